@@ -113,7 +113,6 @@ def test_wishes_of_the_training_section_go_beside_the_devices():
         ({"replicas": 2, "backup_workers": 2}, "backup_workers: of 2 replicas at most 1 can be backups"),
         ({"placement": "greedy"}, "placement: has no meaning with `strategy: mirrored`"),
         ({"nonsense": 1}, "there is no argument 'nonsense'"),
-        ({"cross_device_ops": "nccl"}, "cross_device_ops: expected one of dt.distribute, such as"),
     ],
 )
 def test_what_makes_no_sense_is_refused(wishes, message):

@@ -16,7 +16,7 @@ from dtrain.strategies.choice import place_of, strategy_of_process
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.mirrored import CentralStorage, MirroredThreads, ThreadsSection, ThreadsStrategy
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
-from dtrain.strategies.replicas.options import CommunicationOptions, CrossDeviceOps
+from dtrain.strategies.replicas.options import CommunicationOptions
 from dtrain.strategies.single import SingleStrategy
 
 
@@ -33,8 +33,7 @@ class MirroredStrategy(Strategy):
         training: fields of a spec's `training` section, such as ``backup_workers=1``.
 
     Raises:
-        SpecError: a device is given twice or is no CPU, or `cross_device_ops` is none; see
-            `strategy_of_process`.
+        SpecError: a device is given twice or is no CPU; see `strategy_of_process`.
     """
 
     def __new__(  # type: ignore[misc]
@@ -44,11 +43,6 @@ class MirroredStrategy(Strategy):
         **training: Unpack[PlainSettings],
     ) -> Strategy:
         """Return the strategy of this process."""
-        if not isinstance(cross_device_ops, CrossDeviceOps | None):
-            raise SpecError(
-                f"{cls.__name__}: cross_device_ops: expected one of dt.distribute, such as "
-                f"ReductionToOneDevice(), found {cross_device_ops!r}"
-            )
         return _of(cls.__name__, MirroredSection, devices, training)
 
 

@@ -1,5 +1,6 @@
 """Tasks of a cluster within the process of its chief: see `dtrain.distribute.servers`."""
 
+import socket
 import sys
 import threading
 
@@ -11,9 +12,6 @@ from dtrain.process.assignment import TaskAssignment
 from dtrain.process.private_variables import own_environment
 
 LOCAL_CHIEF = TaskId(Role.CHIEF, 0)
-NOWHERE = "127.0.0.1:1"
-"""Stands for the address of a chief that has none: nobody connects to it."""
-
 THREADS_S = 5.0
 """A program may make servers in threads: so long the strategy waits for the last of them."""
 
@@ -70,8 +68,15 @@ def placed(assignment: TaskAssignment) -> TaskAssignment:
                 f"and worker of the cluster, found none for {absent}"
             )
     chief = cluster.address(LOCAL_CHIEF) or cluster.address(TaskId(Role.WORKER, 0))
-    own = ClusterSpec.from_lists(chief=[chief or NOWHERE], ps=cluster.servers)
+    own = ClusterSpec.from_lists(chief=[chief or _free_address()], ps=cluster.servers)
     return TaskAssignment.by_hand(own, LOCAL_CHIEF, own_environment())
+
+
+def _free_address() -> str:
+    """Return an address for a chief whose cluster names none."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def serve_for(assignment: TaskAssignment) -> None:

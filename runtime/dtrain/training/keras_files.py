@@ -54,10 +54,11 @@ NEUTRAL: tuple[Any, ...] = (None, False, 0.0, "channels_last", "float32", {}, []
 
 def is_of_keras(path: Path) -> bool:
     """Judge by its first bytes whether a file is an HDF5 file, or an archive with a model of Keras."""
-    if not path.is_file():
+    try:
+        with open(open_regular(path), "rb") as file:
+            begin = file.read(4)
+    except OSError:  # whoever reads it says what is wrong
         return False
-    with open(open_regular(path), "rb") as file:
-        begin = file.read(4)
     return begin == HDF5 or (begin == ZIP and "model.weights.h5" in _names(path))
 
 

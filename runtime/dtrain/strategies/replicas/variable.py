@@ -94,6 +94,7 @@ class Variable(NDArrayOperatorsMixin):
     assigned: Callable[[Self], None] | None
     constraint: Callable[[Array], Array] | None
     _copies: list[Array]
+    _common: Array | None
     _lock: threading.Lock
 
     def __new__(
@@ -169,6 +170,7 @@ class Variable(NDArrayOperatorsMixin):
         self.home = None
         self.assigned = None
         self._copies = [value] * group.replicas
+        self._common = value
         self._lock = threading.Lock()
         return self
 
@@ -231,6 +233,8 @@ class Variable(NDArrayOperatorsMixin):
 
     def common(self) -> Array:
         """Return what all copies have in common, as `read` does outside of the replicas; may be a copy."""
+        if self._common is not None:
+            return self._common
         if self.group.peers is None and all(copy is self._copies[0] for copy in self._copies):
             return self._copies[0]
         return self.read()
@@ -241,11 +245,11 @@ class Variable(NDArrayOperatorsMixin):
 
     def set_copy(self, index: int, value: Array) -> None:
         """Let a replica's copy be this array."""
-        self._copies[index] = value
+        self._copies[index], self._common = value, None
 
     def set_all(self, value: Array) -> None:
-        """Let all copies share this array."""
-        self._copies = [value] * len(self._copies)
+        """Let all copies share this array, as those of all other tasks do."""
+        self._copies, self._common = [value] * len(self._copies), value
 
     def application_of(self, optimizer: Optimizer) -> Application:
         """Return where an optimizer is applied to this variable."""
@@ -301,6 +305,7 @@ class Variable(NDArrayOperatorsMixin):
             new = self._taken(value)
             self.home.change(self, np.negative(new) if kind == "assign_sub" else new, add=kind != "assign")
             return self
+        self._common = None
         place = here()
         index = self._index()
         if (
