@@ -185,6 +185,11 @@ class ModelVariables:
         place = here()
         return place.index if isinstance(place, ReplicaContext) and place.group is self.group else None
 
+    def diverge(self) -> None:
+        """Note that the replicas' copies of variables that are not trained may differ from now on."""
+        for variable in self.by_name.values():
+            variable.diverge()
+
     def take_state(self, index: int, updates: Mapping[str, Array]) -> None:
         """Set a replica's copies of variables that are not trained."""
         for name, value in updates.items():

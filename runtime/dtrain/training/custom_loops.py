@@ -76,6 +76,8 @@ def value_and_gradients(
     tables = set(network.sparse_variables)
     places = {spec.name: np.empty(spec.shape, spec.dtype) for spec in trained if spec.name not in tables}
     weights = model.arrays
+    if training:  # also of no examples: what other tasks have to be asked for is the same in all of them
+        variables.diverge()
     rng = variables.rng(index or 0, model.strategy.seed)
     if batch.size:
         result = network.loss_and_gradients(

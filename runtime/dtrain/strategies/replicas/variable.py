@@ -232,12 +232,19 @@ class Variable(NDArrayOperatorsMixin):
     # For optimizers, and for a model
 
     def common(self) -> Array:
-        """Return what all copies have in common, as `read` does outside of the replicas; may be a copy."""
+        """Return what all copies have in common, as `read` does outside of the replicas; may be a copy.
+
+        Other tasks are asked only where copies may differ since `set_all`.
+        """
         if self._common is not None:
             return self._common
         if self.group.peers is None and all(copy is self._copies[0] for copy in self._copies):
             return self._copies[0]
         return self.read()
+
+    def diverge(self) -> None:
+        """Note that copies of other tasks may differ from now on; every task does so at the same line."""
+        self._common = None
 
     def copy_of(self, index: int) -> Array:
         """Return the copy of a replica of this process itself."""
@@ -245,7 +252,7 @@ class Variable(NDArrayOperatorsMixin):
 
     def set_copy(self, index: int, value: Array) -> None:
         """Let a replica's copy be this array."""
-        self._copies[index], self._common = value, None
+        self._copies[index] = value
 
     def set_all(self, value: Array) -> None:
         """Let all copies share this array, as those of all other tasks do."""
