@@ -1,0 +1,46 @@
+"""`dt.random`: random tensors; names of `tf.random`. In a layer's `call` they are drawn anew at each step."""
+
+from typing import Any
+
+import numpy as np
+
+from dtrain.learning.functions.tensors import CHANCE, names_of
+
+
+class _Seeded:
+    """The generator of a program's own draws, the same in every process."""
+
+    rng = np.random.default_rng(0)
+
+
+def set_seed(seed: int) -> None:
+    """Let the numbers that this process draws follow from a seed; those of tasks are then equal."""
+    _Seeded.rng = np.random.default_rng(seed)
+
+
+def _rng(seed: Any) -> np.random.Generator:
+    """Return the generator of the step in which a layer draws, or that of the program."""
+    if seed is not None:
+        return np.random.default_rng(seed)
+    drawing = CHANCE.get()
+    return _Seeded.rng if drawing is None else drawing()
+
+
+def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = np.float32, seed: Any = None) -> Any:
+    """Return numbers of a normal distribution."""
+    drawn = _rng(seed).standard_normal(tuple(np.atleast_1d(shape).tolist()), np.float32).astype(dtype)
+    return drawn * stddev + mean
+
+
+def uniform(
+    shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = np.float32, seed: Any = None
+) -> Any:
+    """Return numbers from `minval` to `maxval` (1 for floats), which is not one of them, all as likely."""
+    sizes = tuple(np.atleast_1d(shape).tolist())
+    if np.dtype(dtype).kind in "iu":
+        return _rng(seed).integers(minval, maxval, sizes, dtype)
+    high = 1 if maxval is None else maxval
+    return (_rng(seed).random(sizes, np.float32) * (high - minval) + minval).astype(dtype)
+
+
+__all__ = names_of(__name__)
