@@ -97,4 +97,4 @@ def test_layers_that_prepare_data_compute_at_once_on_arrays():
     assert (halves.tolist(), halves.dtype) == ([2.0, 3.0], np.float32)
     normal = dt.layers.Normalization(mean=1.0, variance=4.0)
     assert normal(np.array([[3.0], [5.0]])).tolist() == [[1.0], [2.0]]
-    assert tuple(lookup(dt.Input((2,), dtype="string")).shape) == (2,)
+    assert tuple(lookup(dt.Input((2,), dtype="string")).shape) == (None, 2)

@@ -44,6 +44,9 @@ class Configurable:
         """Return the constructor arguments as JSON types."""
         cls: type = type(self)
         names = argument_names(cls)
+        # a get_config of the program's own calls this one, and adds its arguments
+        if "get_config" in vars(cls):
+            names = tuple(name for name in names if hasattr(self, name) and is_data(getattr(self, name)))
         if lost := [name for name in names if not hasattr(self, name)]:
             raise SpecError(
                 f"{cls.__name__}: its argument {lost[0]} is kept in no attribute of that name; write "
@@ -90,6 +93,15 @@ def _finite(number: float) -> float:
     if not isfinite(number):
         raise SpecError(f"{number} cannot be written as data; expected a finite number")
     return float(number)
+
+
+def is_data(value: Any) -> bool:
+    """Return whether `to_data` can write a value."""
+    try:
+        to_data(value)
+    except SpecError:
+        return False
+    return True
 
 
 def from_data(
@@ -146,7 +158,7 @@ def unknown_name(name: object, kind: str, known: Iterable[str], shown: Iterable[
 
 def _argument(name: str, value: Any, custom_objects: CustomObjects) -> Any:
     """Return an argument, custom objects in the place of the data that name them."""
-    if isinstance(value, str) and name.endswith("activation"):
+    if isinstance(value, str) and name.endswith(("activation", "function")):
         return custom_objects.get(value, value)
     if isinstance(value, Mapping) and value.get("class_name") in custom_objects:
         return from_data(value, name, {}, custom_objects)

@@ -70,9 +70,9 @@ class Submodel:
     def __call__(
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
-        self.check([tensor.shape for tensor in inputs])
+        self.check([tensor.of_one for tensor in inputs])
         node = LayerNode(self, tuple(inputs), training)
-        shapes = self.graph.output_shapes_for([tensor.shape for tensor in inputs])
+        shapes = self.graph.output_shapes_for([tensor.of_one for tensor in inputs])
         return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
 
     def check(self, shapes: Sequence[Shape]) -> None:
@@ -200,10 +200,13 @@ class Graph:
         ]
         return cls(uses, [Slot(nodes[t.node], t.index) for t in leaving])
 
-    def replayed(self, entering: Sequence[SymbolicTensor]) -> list[SymbolicTensor]:
-        """Return the outputs of the same layers for other inputs of the same shapes."""
+    def replayed(self, entering: Sequence[Any]) -> list[Any]:
+        """Return the outputs of the same layers for other inputs of the same shapes.
+
+        They are symbols, or within the `call` of a layer arrays.
+        """
         source = iter(entering)
-        produced = list[list[SymbolicTensor]]()
+        produced = list[list[Any]]()
         for use in self.uses:
             arriving = [produced[slot.step][slot.output] for slot in use.inputs]
             result: Any = next(source) if not arriving else _called(use, arriving)
@@ -405,6 +408,8 @@ class Graph:
             if not all(0 <= slot.step < index and slot.output >= 0 for slot in use.inputs):
                 raise SpecError(f"{where}: reads {use.inputs}, which are not all outputs of earlier steps")
             takes = len(use.part.graph.inputs) if isinstance(use.part, Submodel) else 1
+            if isinstance(use.part, Layer) and use.part.composition is not None and len(use.inputs) > 1:
+                use.part.takes_list = True  # type: ignore[misc]
             if len(use.inputs) - len(use.arguments.tensors) not in (0, takes) and not (
                 isinstance(use.part, Layer) and use.part.takes_list
             ):
@@ -501,8 +506,10 @@ def _numbered(first: str | None, base: str, numbers: Counter[str]) -> Iterator[s
         yield f"{base}_{number}" if number else base
 
 
-def _called(use: PartUse, arriving: list[SymbolicTensor]) -> Any:
+def _called(use: PartUse, arriving: list[Any]) -> Any:
     if isinstance(use.part, Submodel):
+        if not isinstance(arriving[0], SymbolicTensor):
+            return use.part.graph.replayed(arriving)
         return use.part(arriving, use.training)
     return use.part.used(tuple(arriving), use.training, use.arguments)
 

@@ -22,7 +22,7 @@ from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.graph import Graph, LayerStep, Part, Slot
 from dtrain.learning.graphs.heads import WHOLE, Head, Losses, LossScale, OutputLoss, by_output, masked
-from dtrain.learning.graphs.passes import Pass, ScratchPool, only
+from dtrain.learning.graphs.passes import Going, Pass, ScratchPool, only
 from dtrain.learning.layers import Layer, SymbolicTensor, Weight
 from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses import Loss
@@ -137,8 +137,20 @@ class Network:
         run = self._run(weights, self._entering(x), self.graph.stand_ins, training=training)
         return only([np.array(output) for output in run.outputs])
 
-    def forward(self, weights: Arrays, x: Any, rng: Chance, sums: StepSums | None = None) -> Pass:
-        return self._run(weights, self._entering(x), self.graph.stand_ins, training=True, rng=rng, sums=sums)
+    def forward(
+        self,
+        weights: Arrays,
+        x: Any,
+        rng: Chance,
+        sums: StepSums | None = None,
+        *,
+        training: bool = True,
+        reaches_inputs: bool = False,
+    ) -> Pass:
+        how = Going(training, rng, sums, reaches_inputs=reaches_inputs)
+        run = Pass(self.graph, self._scratch, weights, self.graph.stand_ins, how)
+        run.forward(self._entering(x))
+        return run
 
     def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
         """Yield each layer's label and its outputs in inference mode, which are scratch memory."""
@@ -224,8 +236,8 @@ class Network:
         rng: Chance | None = None,
         sums: StepSums | None = None,
     ) -> Pass:
-        chance = self._own_chance if rng is None else rng
-        run = Pass(self.graph, self._scratch, weights, stand_ins, training=training, rng=chance, sums=sums)
+        how = Going(training, self._own_chance if rng is None else rng, sums, goes_back=rng is not None)
+        run = Pass(self.graph, self._scratch, weights, stand_ins, how)
         run.forward(entering)
         return run
 

@@ -5,7 +5,7 @@ has gone back or is dropped. Passes that follow each other use the same memory.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,22 @@ class ScratchPool:
         self._free.append(scratch)
 
 
+class Going(NamedTuple):
+    """How a pass goes; `reaches_inputs` if `backward` is to find the gradients by the inputs too."""
+
+    training: bool
+    rng: Chance
+    sums: StepSums | None = None
+    goes_back: bool = True
+    reaches_inputs: bool = False
+
+
 class Pass:
-    """One pass over one batch: forward, and then perhaps backward, once."""
+    """One pass over one batch: forward, and then perhaps backward, once.
+
+    Attributes:
+        of_inputs: the gradients by the inputs, in their order, where `backward` was asked to reach them.
+    """
 
     def __init__(
         self,
@@ -48,11 +62,9 @@ class Pass:
         pool: ScratchPool,
         weights: Arrays,
         stand_ins: Mapping[int, Layer],
-        *,
-        training: bool,
-        rng: Chance,
-        sums: StepSums | None,
+        how: Going,
     ) -> None:
+        self.of_inputs: list[Any] = []
         self._pool = pool
         self._scratch: Scratch | None = pool.acquire()
         self._graph = graph
@@ -70,9 +82,10 @@ class Pass:
             before = False
             for slot in step.inputs:
                 before = before or needed[slot.step]
-            needed.append(before or (step.layer.trainable and bool(step.trained)))
-            trains = training if step.training is None else step.training
-            calls.append(Call(trains, rng, before, memory, sums))
+            entrance = how.reaches_inputs and not step.inputs
+            needed.append(before or entrance or (step.layer.trainable and bool(step.trained)))
+            trains = how.training if step.training is None else step.training
+            calls.append(Call(trains, how.rng, before, memory, how.sums, goes_back=how.goes_back))
 
     def __del__(self) -> None:
         if self._scratch is not None:
@@ -162,6 +175,9 @@ class Pass:
             weights = self._weights[index]
             call = self._calls[index]
             if not self._needed[index]:
+                continue
+            if not step.inputs:
+                self.of_inputs.insert(0, arrived.pop(index))
                 continue
             places = collected.places(step, call)
             dy = arrived.pop(index)

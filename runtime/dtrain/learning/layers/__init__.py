@@ -102,6 +102,7 @@ if TYPE_CHECKING:
         ZeroPadding1D,
         ZeroPadding2D,
     )
+    from dtrain.learning.layers.tensor_functions import InTrainPhase, Lambda, TensorFunction
     from dtrain.learning.layers.wrapping import Bidirectional, TimeDistributed
 
 __all__ = [
@@ -148,10 +149,12 @@ __all__ = [
     "GroupNormalization",
     "HashedCrossing",
     "Hashing",
+    "InTrainPhase",
     "Input",
     "InputLayer",
     "IntegerLookup",
     "LSTMCell",
+    "Lambda",
     "Layer",
     "LayerNormalization",
     "LeakyReLU",
@@ -188,6 +191,7 @@ __all__ = [
     "StringLookup",
     "Subtract",
     "SymbolicTensor",
+    "TensorFunction",
     "TextVectorization",
     "TimeDistributed",
     "UnitNormalization",
@@ -210,6 +214,7 @@ if not TYPE_CHECKING:
     _FAMILIES = (
         *("shaping", "embedding", "normalization", "convolution", "pooling", "merging", "recurrent"),
         *("cells", "wrapping", "noise", "attention", "depthwise"),
+        "tensor_functions",
     )
     _PREPARING = ("numeric", "categories", "lookups", "text_vectorization", "images")
     _OTHER_NAMES = {"AvgPool": "AveragePooling", "MaxPool": "MaxPooling", "Convolution": "Conv"}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from math import prod
 from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
@@ -19,12 +20,13 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import Activation
-from dtrain.learning.core.arrays import shape_text
+from dtrain.learning.core.arrays import FLOAT32, shape_text
 from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import Regularizer, RegularizerLike
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.functions.tensors import Symbol
 from dtrain.learning.layers.weights import WithWeights
 from dtrain.types import Array, Arrays, Shape
 
@@ -98,6 +100,7 @@ class Call:
         needs_input_gradient: False if the result of `backward` is not used; it may then return None.
         memory: behind `scratch`; of this pass alone, and of a later one when it has ended.
         sums: over the replicas of the step; None where this pass is alone.
+        goes_back: whether `backward` may follow.
         updates: new values of weights that are not trained, by name; the layer adds to it in `forward`.
         sparse_gradients: gradients that are `SparseRows`, by name; the layer adds to it in `backward`.
         mask: of the input, [batch, ...] of bool: False where there is nothing; a list of masks for a list of
@@ -110,6 +113,7 @@ class Call:
         "_chance",
         "argument_gradients",
         "arguments",
+        "goes_back",
         "mask",
         "memory",
         "needs_input_gradient",
@@ -126,10 +130,13 @@ class Call:
         needs_input_gradient: bool = True,
         memory: dict[str, Any] | None = None,
         sums: StepSums | None = None,
+        *,
+        goes_back: bool = True,
     ) -> None:
         self.mask: Any = None
         self.arguments: Mapping[str, Any] = {}
         self.argument_gradients: dict[str, Array] = {}
+        self.goes_back = goes_back
         self.sums = sums
         self.training = training
         self.needs_input_gradient = needs_input_gradient
@@ -187,18 +194,52 @@ class LayerNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SymbolicTensor:
+class SymbolicTensor(Symbol):
     """An array that will exist when the model runs: the result of `Input`, and of a layer called on one.
+
+    Operators and functions of dt make more of them: ``x + y``, ``2 * x``, ``dt.reduce_mean(x, axis=1)``.
 
     Args:
         node: the use of a layer that makes it.
         index: which of the outputs of that use.
-        shape: of one example; None is an unknown length.
+        of_one: the shape of one example; None is an unknown length.
+        dtype: of the elements.
     """
 
     node: LayerNode
     index: int
-    shape: Shape
+    of_one: Shape
+    dtype: np.dtype[Any] = FLOAT32
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of a batch, whose size is None."""
+        return (None, *self.of_one)
+
+    @property
+    def name(self) -> str | None:
+        """The name of the layer that makes it."""
+        name: str | None = self.node.part.name
+        return name
+
+    def applied(self, name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """Return the symbol of a function's result: that of a layer which computes it."""
+        return import_module("dtrain.learning.layers.tensor_functions").applied(name, args, named)
+
+
+class TracedPhase:
+    """The value of `training` while the `call` of a model is traced.
+
+    Layers that it is given to do as the model does. `asked` tells whether Python has asked for its truth.
+    """
+
+    def __init__(self, assumed: bool) -> None:
+        self.assumed = assumed
+        self.asked = False
+
+    def __bool__(self) -> bool:
+        self.asked = True
+        return self.assumed
 
 
 @dataclass(eq=False)
@@ -226,6 +267,10 @@ class Layer(WithWeights, Configurable):
       on its input side; one with several outputs returns lists on its output side.
     - `Call` has the rest: whether this is training, random numbers, scratch memory, and the place for new
       values of untrained weights.
+
+    With the extra ``dtrain[autograd]`` a layer may be written as in Keras: `build` makes weights with
+    `add_weight`, and ``call(self, inputs)`` or ``call(self, inputs, training)`` computes with functions of dt
+    and other layers. Its gradient is then autograd's.
 
     Args:
         name: unique within a model; if None, Keras's snake_case name, numbered within the model.
@@ -260,11 +305,15 @@ class Layer(WithWeights, Configurable):
 
     def declare(self, input_shape: Any) -> Sequence[Weight]:
         """Return the layer's weights for inputs of `input_shape`."""
-        return ()
+        return () if self.composition is None else self.composition.declare(input_shape)
 
     def output_shape(self, input_shape: Any) -> Any:
         """Return the output's shape for inputs of `input_shape`; a list if there are several outputs."""
-        return input_shape
+        return input_shape if self.composition is None else self.composition.output_shape(input_shape)
+
+    def output_dtype(self, inputs: Sequence[SymbolicTensor]) -> np.dtype[Any]:
+        """Return the dtype of the outputs for these inputs."""
+        return FLOAT32
 
     def shape_of_use(self, shapes: Any, arguments: CallArguments) -> Any:
         """Return the output's shape for a use with these arguments: here, that of any use."""
@@ -272,14 +321,56 @@ class Layer(WithWeights, Configurable):
 
     def forward(self, weights: Arrays, x: Any, call: Call) -> tuple[Any, Any]:
         """Return the output for `x` (batch axis first), and a cache for `backward`."""
-        raise ProgramError(
-            f"{type(self).__name__}: there is no automatic differentiation, so a layer has no `call`; write "
-            "declare, output_shape, forward and backward as dtrain help Layer shows, or use dt.from_torch"
-        )
+        if self.composition is None:
+            raise ProgramError(
+                f"{type(self).__name__}: expected `call`, or declare, output_shape, forward and backward as "
+                "dtrain help Layer shows; found none of them"
+            )
+        output, cache = self.composition.forward(weights, x, call)
+        return output, cache
 
     def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Fill `gradients` from dy, the gradient by the output, and return the gradient by the input."""
-        raise NotImplementedError(f"{type(self).__name__}.backward")
+        if self.composition is None:
+            raise NotImplementedError(f"{type(self).__name__}.backward")
+        return self.composition.backward(cache, dy, gradients)
+
+    @cached_property
+    def composition(self) -> Any:
+        """The form of the layer's `call`; None: it has a forward and a backward of its own."""
+        if not hasattr(type(self), "call"):
+            return None
+        return import_module("dtrain.learning.layers.composition").Composition(self)
+
+    def build(self, input_shape: Any) -> None:
+        """Make weights with `add_weight` for batches of this shape; a layer with a `call` may override it."""
+
+    def add_weight(
+        self,
+        name: str | None = None,
+        shape: Sequence[int] = (),
+        dtype: Any = None,
+        initializer: InitializerLike = "glorot_uniform",
+        regularizer: RegularizerLike = None,
+        trainable: bool = True,
+        constraint: ConstraintLike = None,
+    ) -> Any:
+        """Return a new weight of a layer with a `call`, for `build` or `__init__`; see `tf.keras`.
+
+        It stands for its value in `call`, in arithmetic and in functions of dt.
+        """
+        if self.composition is None:
+            raise ProgramError(f"{self.label}: add_weight: expected a `call`; else `declare` names weights")
+        declared = Weight(
+            name or "",
+            tuple(shape),
+            initializer,
+            regularizer,
+            trainable,
+            dtype=np.dtype(dtype or FLOAT32).name,
+            constraint=constraint,
+        )
+        return self.composition.add(declared)
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return the output's mask for that of the input, None if it has none; a list for several outputs.
@@ -298,59 +389,65 @@ class Layer(WithWeights, Configurable):
 
     def __call__(
         self,
-        inputs: SymbolicTensor | Sequence[SymbolicTensor],
+        inputs: Any,
         training: bool | None = None,
         **arguments: Any,
     ) -> Any:
         """Use the layer in a functional model; return its symbolic output (a list if there are several).
 
+        Of arrays it returns the value, with weights that are drawn at the first such call.
+
         With `training` False it computes as in inference always (batch normalization by its moving averages,
         no dropout), with True as in training always; with None as the whole model does. Some layers take more
         arguments, such as the `initial_state` of recurrent ones; see `call_arguments`.
         """
-        tensors = tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
-        if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+        several = isinstance(inputs, list | tuple)
+        tensors = tuple(inputs) if several else (inputs,)
+        if not any(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+            tensors = import_module("dtrain.learning.layers.composition").arrays_of(self, inputs)
+        elif not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+            kinds = ", ".join(type(tensor).__name__ for tensor in tensors)
             raise ProgramError(
-                f"{self.label}: expected the result of Input() or of another layer, found "
-                f"{type(inputs).__name__}"
+                f"{self.label}: expected results of Input() or of other layers alone, found {kinds}"
             )
+        if self.composition is not None and several:
+            self.takes_list = True  # type: ignore[misc]
         named, given = self._arguments(arguments)
-        return self.used((*tensors, *named), training, given)
+        return self.used((*tensors, *named), training if isinstance(training, bool) else None, given)
 
-    def used(
-        self, tensors: tuple[SymbolicTensor, ...], training: bool | None, arguments: CallArguments
-    ) -> Any:
+    def used(self, tensors: tuple[Any, ...], training: bool | None, arguments: CallArguments) -> Any:
         """Return the output of a use on inputs and, behind them, the arguments that are tensors."""
-        shapes = [tensor.shape for tensor in tensors[: len(tensors) - len(arguments.tensors)]]
+        if not isinstance(tensors[0], SymbolicTensor):
+            composition = import_module("dtrain.learning.layers.composition")
+            return composition.at_once(self, tensors, training, arguments)
+        inputs = tensors[: len(tensors) - len(arguments.tensors)]
+        shapes = [tensor.of_one for tensor in inputs]
         if not self.takes_list and len(shapes) != 1:
             raise InputError(f"{self.label}: expected one input, found {len(shapes)}")
         shape = self.shape_of_use(shapes if self.takes_list else shapes[0], arguments)
         node = LayerNode(self, tensors, training, arguments)
+        dtype = self.output_dtype(inputs)
         outputs = [
-            SymbolicTensor(node, index, each)
+            SymbolicTensor(node, index, each, dtype)
             for index, each in enumerate(shape if isinstance(shape, list) else [shape])
         ]
         self.output = outputs if isinstance(shape, list) else outputs[0]
         return self.output
 
-    def _arguments(self, arguments: Mapping[str, Any]) -> tuple[list[SymbolicTensor], CallArguments]:
+    def _arguments(self, arguments: Mapping[str, Any]) -> tuple[list[Any], CallArguments]:
         """Return the tensors among the arguments of a call, and the names of all."""
         if unknown := arguments.keys() - set(self.call_arguments):
             known = ", ".join(("training", *self.call_arguments))
             raise ProgramError(f"{self.label}: is called with {min(unknown)}; known are {known}")
-        tensors: dict[str, SymbolicTensor] = {}
+        tensors: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for name, value in arguments.items():
             if isinstance(value, list | tuple):
                 each = {f"{name}/{n}": part for n, part in enumerate(value) if part is not None}
             else:
                 each = {} if value is None or value is False else {name: value}
-            tensors |= {key: part for key, part in each.items() if isinstance(part, SymbolicTensor)}
-            options |= {key: part for key, part in each.items() if not isinstance(part, SymbolicTensor)}
-            if any(np.ndim(part) > 0 for part in options.values()):
-                raise ProgramError(
-                    f"{self.label}: {name}: expected the result of Input() or of another layer"
-                )
+            for key, part in each.items():
+                (tensors if isinstance(part, Symbol) or np.ndim(part) else options)[key] = part
         return list(tensors.values()), CallArguments(tuple(tensors), options)
 
     @cached_property
@@ -458,6 +555,5 @@ def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | Non
         name: of the input, by which a dict of arrays finds it.
         dtype: numpy's name of it, or ``string``; None: float32 where the layers want it.
     """
-    return SymbolicTensor(
-        LayerNode(InputLayer(dtype, name=name, input_shape=tuple(shape)), ()), 0, tuple(shape)
-    )
+    node = LayerNode(InputLayer(dtype, name=name, input_shape=tuple(shape)), ())
+    return SymbolicTensor(node, 0, tuple(shape), np.dtype(object if dtype == "string" else dtype or FLOAT32))

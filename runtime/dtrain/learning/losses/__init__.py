@@ -5,13 +5,13 @@ the arguments of their classes.
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
-from dtrain.learning.core.results import result_of
+from dtrain.learning.functions.tensors import tensor
 from dtrain.learning.losses.crossentropy import (
     BinaryCrossentropy,
     CategoricalCrossentropy,
@@ -93,20 +93,27 @@ BY_NAME: dict[str, type[Loss]] = {
 }
 
 
-def get(identifier: str | Mapping[str, Any] | Loss, custom_objects: CustomObjects = NO_OBJECTS) -> Loss:
+def get(
+    identifier: str | Mapping[str, Any] | Loss | Callable[..., Any],
+    custom_objects: CustomObjects = NO_OBJECTS,
+) -> Loss:
     """Return a loss by Keras's name, from data, or itself; raise a `SpecError` if it is none.
 
     Args:
-        identifier: a name such as ``mse``, ``{"class_name", "config"}``, or a `Loss`.
+        identifier: a name such as ``mse``, ``{"class_name", "config"}``, a `Loss`, or a function
+            ``(y_true, y_pred) -> losses``, whose gradient needs the extra ``dtrain[autograd]``.
         custom_objects: classes of your own by the names that data mention.
     """
-    given: Any = getattr(identifier, "keras_name", identifier)
-    if callable(given) and not isinstance(given, Loss):
-        raise SpecError(
-            f"loss: {identifier!r} has no gradient; expected a name or a Loss, for example a class derived "
-            "from Loss."
-        )
-    found: Loss = from_data(given, "loss", BY_NAME, custom_objects)
+    given: Any = custom_objects.get(identifier, identifier) if isinstance(identifier, str) else identifier
+    given = getattr(given, "keras_name", given)
+    known: dict[str, type[Loss]] = BY_NAME
+    named = isinstance(given, Mapping) and given.get("class_name") == "CalledLoss"
+    if named or (callable(given) and not isinstance(given, Loss | type)):
+        called: type[Loss] = import_module("dtrain.learning.losses.called").CalledLoss
+        if not named:
+            return called(function=given)  # type: ignore[call-arg]
+        known = {**BY_NAME, "CalledLoss": called}
+    found: Loss = from_data(given, "loss", known, custom_objects)
     return found
 
 
@@ -120,7 +127,7 @@ def _function(loss: type[Loss], names: tuple[str, ...]) -> Callable[..., Any]:
             del named["axis"]
         of_each = loss(*arguments, reduction="none", **named)
         if np.ndim(y_pred) == 1:  # one vector, of which Keras makes one number
-            return result_of(of_each(np.asarray(y_true)[np.newaxis], np.asarray(y_pred)[np.newaxis])[0])
+            return of_each(np.asarray(y_true)[np.newaxis], tensor(y_pred)[np.newaxis])[0]
         return of_each(y_true, y_pred)
 
     of_examples.__name__ = of_examples.__qualname__ = names[0]

@@ -1,13 +1,14 @@
 """The base of all losses: per-example losses, weights, a reduction, and the gradient by the predictions.
 
 A rule computes the losses of single examples and a function that gives their gradients when asked; weights
-and reduction are the same for all (tf.keras.losses of TensorFlow 2.15). A user's function gives losses and
-gradients at once: there is no automatic differentiation. `compute_average_loss` is one replica's share of
-the mean of a global batch.
+and reduction are the same for all (tf.keras.losses of TensorFlow 2.15). A class of a program's own has a
+`call`, whose gradient is autograd's (`dtrain.learning.losses.called`). `compute_average_loss` is one
+replica's share of the mean of a global batch.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.learning.core.results import result_of
+from dtrain.learning.functions.recording import compute, is_recorded
+from dtrain.learning.functions.tensors import plain
 from dtrain.types import Array
 
 Gradient = Callable[[], Array]
@@ -34,7 +37,10 @@ class Reduction:
 
 @dataclass
 class Loss(Configurable):
-    """Base of all losses.
+    """Base of all losses; one of your own has ``call(self, y_true, y_pred)``, as in Keras.
+
+    `call` returns one loss an example, with functions of dt or numpy; its gradient needs the extra
+    ``dtrain[autograd]``.
 
     Attributes:
         reduction: `sum_over_batch_size` (or `auto`): the mean over all examples; `sum`; or `none`: one loss
@@ -69,6 +75,12 @@ class Loss(Configurable):
         Raises:
             InputError: shapes do not fit, or a class number is out of range.
         """
+        if self._call is not None:
+            return result_of(
+                _called().reduced(self, self._call, plain(y_true), plain(y_pred), plain(sample_weight))
+            )
+        if is_recorded(y_pred):
+            return compute(_called().LossRun(self, y_true, sample_weight), y_pred)
         losses, weights, divisor, _ = self._weighted(y_true, y_pred, sample_weight)
         if weights is not None:
             losses = losses * weights
@@ -77,6 +89,9 @@ class Loss(Configurable):
 
     def value_and_gradient(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> tuple[float, Array]:
         """Return the loss (summed, if the reduction is `none`) and its gradient, of `y_pred`'s shape."""
+        if self._call is not None:
+            value, gradient = _called().value_and_gradient(self, self._call, y_true, y_pred, sample_weight)
+            return value, gradient
         losses, weights, divisor, gradient_of = self._weighted(y_true, y_pred, sample_weight)
         gradient = gradient_of()
         if weights is None:
@@ -99,12 +114,16 @@ class Loss(Configurable):
 
     # What a rule says
 
+    @property
+    def _call(self) -> Callable[..., Any] | None:
+        """The `call` of a class of a program's own, ``(y_true, y_pred) -> losses``; None: there is none."""
+        return getattr(self, "call", None)
+
     def _losses(self, y_true: Array, y_pred: Array) -> tuple[Array, Gradient]:
         """Return losses `[y_pred.shape[:-1]]` and a function that returns their gradients, a new array."""
         raise ProgramError(
-            f"{type(self).__name__}: there is no automatic differentiation, so `call` is not enough; write "
-            "_losses(y_true, y_pred), which returns a loss for each example and a function that returns "
-            "their gradients by y_pred, or train with dt.from_torch"
+            f"{type(self).__name__}: expected call(self, y_true, y_pred), which returns a loss for each "
+            "example; found none"
         )
 
     def _targets(self, y_true: Array, y_pred: Array) -> Array:
@@ -151,6 +170,10 @@ class Loss(Configurable):
                 f"{losses.shape}, found {np.shape(sample_weight)}."
             )
         return weights
+
+
+def _called() -> Any:
+    return import_module("dtrain.learning.losses.called")
 
 
 class ElementMean(Loss):

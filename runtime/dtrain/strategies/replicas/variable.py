@@ -10,10 +10,11 @@ from enum import Enum
 from typing import Any, Self
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError
+from dtrain.learning.functions.recording import is_recorded
+from dtrain.learning.functions.tensors import Source, plain
 from dtrain.learning.optimizers.applied import Application
 from dtrain.learning.optimizers.optimizer import Optimizer
 from dtrain.strategies.replicas import applying, reduction
@@ -59,7 +60,7 @@ ALONE = Loops(None)
 """The place of variables that are made outside of every scope."""
 
 
-class Variable(NDArrayOperatorsMixin):
+class Variable(Source):
     """A variable of the strategy in whose scope it is made; see `tf.Variable`.
 
     In a replica it is that replica's copy. Outside it is what all copies have in common; of one that is
@@ -187,10 +188,6 @@ class Variable(NDArrayOperatorsMixin):
         """Return the value as the calling line sees it, as a new array."""
         return np.array(self.read())
 
-    def numpy(self) -> Array:
-        """Return the value as the calling line sees it, as a new array."""
-        return self.value()
-
     def read_value(self) -> Array:
         """Return the value as the calling line sees it, as a new array."""
         return self.value()
@@ -268,15 +265,9 @@ class Variable(NDArrayOperatorsMixin):
 
     # As an array
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return np.array(self.read(), dtype)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        plain = [each.read() if isinstance(each, Variable) else each for each in inputs]
-        return getattr(ufunc, method)(*plain, **kwargs)
-
     def __getitem__(self, key: Any) -> Any:
-        return self.value()[key]
+        value = plain(self)
+        return (value if is_recorded(value) else np.array(value))[key]
 
     def __len__(self) -> int:
         return self.shape[0]
