@@ -35,6 +35,21 @@ __version__ = "0.1.0"
 
 # These are loaded when they are first used (PEP 562), so that importing one error class, or asking the
 # command line for help, loads neither numpy nor grpc. `__init__.pyi` tells type checkers the same list.
+# Functions of tensors by their modules in dtrain.learning.functions, and numpy's dtypes.
+_TENSORS = {
+    "arithmetic": (
+        "abs add argmax argmin clip_by_value cos cumsum divide einsum equal exp floor greater "
+        "greater_equal less less_equal logical_and logical_not logical_or matmul maximum minimum multiply "
+        "negative not_equal pow reduce_all reduce_any reduce_logsumexp reduce_max reduce_mean reduce_min "
+        "reduce_prod reduce_sum round sigmoid sign sin sqrt square stop_gradient subtract tanh tensordot"
+    ),
+    "shapes": (
+        "cast concat constant convert_to_tensor expand_dims gather one_hot ones ones_like range reshape "
+        "shape split squeeze stack tile transpose where zeros zeros_like"
+    ),
+}
+_DTYPES = "bool float16 float32 float64 int8 int16 int32 int64 uint8"
+
 # Public name -> the module that it is (module alone) or stands in (module:name).
 _PUBLIC = {
     "Input": "dtrain.learning.layers:Input",
@@ -83,6 +98,15 @@ _PUBLIC = {
     "regularizers": "dtrain.learning.core.regularizers",
     "train": "dtrain.compat.train",
     "utils": "dtrain.compat.conveniences",
+    "GradientTape": "dtrain.learning.functions.tapes:GradientTape",
+    "math": "dtrain.learning.functions.arithmetic",
+    "random": "dtrain.learning.functions.chance",
+    **{
+        name: f"dtrain.learning.functions.{home}:{name}"
+        for home, names in _TENSORS.items()
+        for name in names.split()
+    },
+    **{name: f"numpy:{name}{'_' * (name == 'bool')}" for name in _DTYPES.split()},
 }
 
 __all__ = ["__version__", *_PUBLIC]

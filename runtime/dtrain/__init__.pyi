@@ -1,5 +1,7 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
+
+import numpy as _numpy
 
 import dtrain as _dtrain
 from dtrain import callbacks as callbacks
@@ -33,6 +35,9 @@ from dtrain.learning.core import constraints as constraints
 from dtrain.learning.core import initializers as initializers
 from dtrain.learning.core import regularizers as regularizers
 from dtrain.learning.core.sparse_rows import SparseRows as SparseRows
+from dtrain.learning.functions import arithmetic as _arithmetic
+from dtrain.learning.functions import chance as _chance
+from dtrain.learning.functions.tapes import GradientTape as GradientTape
 from dtrain.learning.layers import Input as Input
 from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
 from dtrain.strategies.choice import get_strategy as get_strategy
@@ -54,6 +59,29 @@ from dtrain.training.steps import TrainingStep as TrainingStep
 __version__: str
 keras = _dtrain
 utils = _conveniences
+math = _arithmetic
+random = _chance
+bool = _numpy.bool_  # noqa: A001
+float16 = _numpy.float16
+float32 = _numpy.float32
+float64 = _numpy.float64
+int8 = _numpy.int8
+int16 = _numpy.int16
+int32 = _numpy.int32
+int64 = _numpy.int64
+uint8 = _numpy.uint8
+
+_function: Callable[..., Any]
+abs = add = argmax = argmin = cast = clip_by_value = concat = _function  # noqa: A001
+constant = convert_to_tensor = cos = cumsum = divide = einsum = equal = _function
+exp = expand_dims = floor = gather = greater = greater_equal = less = _function
+less_equal = logical_and = logical_not = logical_or = matmul = maximum = minimum = _function
+multiply = negative = not_equal = one_hot = ones = ones_like = pow = _function  # noqa: A001
+range = reduce_all = reduce_any = reduce_logsumexp = reduce_max = reduce_mean = reduce_min = _function  # noqa: A001
+reduce_prod = reduce_sum = reshape = round = shape = sigmoid = sign = _function  # noqa: A001
+sin = split = sqrt = square = squeeze = stack = stop_gradient = _function
+subtract = tanh = tensordot = tile = transpose = where = zeros = _function
+zeros_like = _function
 
 class ParameterServerStrategy(_InACluster):
     def __init__(

@@ -9,13 +9,12 @@ import dtrain as dt
 @every_row(
     "place, name, words",
     [
-        (dt, "GradientTape", "model.value_and_gradients"),
+        (dt, "gradients", "dt.GradientTape"),
         (dt, "TensorSpec", "it is dt.data.TensorSpec"),
         (dt, "TextLineDataset", "it is dt.data.TextLineDataset"),
         (dt, "AUTOTUNE", "it is dt.data.AUTOTUNE"),
-        (dt, "float32", "np.float32"),
-        (dt, "reduce_sum", "np.sum"),
-        (dt, "one_hot", "dt.utils.to_categorical"),
+        (dt, "complex64", "np.complex64"),
+        (dt, "acos", "np.arccos"),
         (dt, "Sequental", "do you mean Sequential?"),
         (dt.data, "datset", "do you mean Dataset?"),
         (dt.layers, "Dens", "do you mean Dense?"),

@@ -16,12 +16,14 @@ from dtrain.strategies.context import PROGRAM_SEED
 
 if TYPE_CHECKING:
     from dtrain.data.image_folders import image_dataset_from_directory
+    from dtrain.learning.functions.checking import check_gradients
 
 T = TypeVar("T")
 
 __all__ = [
     "CustomObjectScope",
     "Sequence",
+    "check_gradients",
     "custom_object_scope",
     "experimental",
     "get_custom_objects",
@@ -35,7 +37,9 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.utils", __all__, ["dtrain.data.image_folders"])
+    __getattr__ = absent_from(
+        "dtrain.utils", __all__, ["dtrain.data.image_folders", "dtrain.learning.functions.checking"]
+    )
 
 
 def set_random_seed(seed: int) -> None:

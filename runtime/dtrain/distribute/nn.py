@@ -1,13 +1,18 @@
-"""`dt.nn`: a replica's share of a loss; names and arguments are those of `tf.nn`."""
+"""`dt.nn`: functions of neural networks, and a replica's share of a loss; names of `tf.nn`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from dtrain.absent_names import absent_from
 from dtrain.errors import ContextError
 from dtrain.learning import losses
+from dtrain.learning.functions import networks
 from dtrain.strategies.replicas import contexts
 from dtrain.strategies.replicas.contexts import ReplicaContext
 
-__all__ = ["compute_average_loss", "scale_regularization_loss"]
+__all__ = ["compute_average_loss", "scale_regularization_loss", *networks.__all__]
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.nn", __all__, [networks.__name__])
 
 
 def compute_average_loss(

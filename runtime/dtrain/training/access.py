@@ -1,6 +1,7 @@
 """The variables, ends, penalties and metrics of a model by Keras's names, and its description as JSON."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from dtrain.errors import InputError
@@ -39,7 +40,7 @@ class WithAccess:
         They have copies in every replica of the model's strategy, and are changed by
         `Optimizer.apply_gradients` or by their own `assign`.
         """
-        by_name = self.in_replicas().by_name
+        by_name = self._variables_here()
         return [by_name[spec.name] for spec in self.variable_specs if spec.trainable]
 
     @property
@@ -91,6 +92,10 @@ class WithAccess:
             SpecError: a layer has an argument that is no data.
         """
         return json.dumps({"class_name": type(self).__name__, "config": to_data(self.get_config())}, **kwargs)
+
+    def _variables_here(self) -> Mapping[str, Any]:
+        """Return the trained variables as the calling line sees them."""
+        return self.in_replicas().by_name  # type: ignore[no-any-return]
 
     def in_replicas(self) -> Any:
         """Return the variables as those of the strategy's replicas."""

@@ -158,7 +158,9 @@ def describe(model: Architecture, compiled: Compiled | None) -> dict[str, Any]:
     training = None
     if compiled is not None:
         training = to_data(compiled.arguments()) | {"optimizer": optimizers.serialize(compiled.optimizer)}
-    return {"class_name": type(model).__name__, "config": to_data(model.get_config()), "compiled": training}
+    # a model with a `call` is its traced graph
+    name = "Model" if hasattr(model, "call") else type(model).__name__
+    return {"class_name": name, "config": to_data(model.get_config()), "compiled": training}
 
 
 def describe_if_data(model: Architecture, compiled: Compiled) -> dict[str, Any] | None:

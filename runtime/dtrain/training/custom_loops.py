@@ -67,7 +67,7 @@ def value_and_gradients(
             "with several; call it within a function of strategy.run"
         )
     network = model.network
-    sums = _sums() if training and replicas > 1 and network.sums_over_replicas else None
+    sums = sums_over_replicas() if training and replicas > 1 and network.sums_over_replicas else None
     divisor = global_batch_size
     if divisor is None:
         divisor = batch.size * replicas if prepared.averages else 1
@@ -125,7 +125,7 @@ def _of_no_examples(
     return StepResult(penalty, {}, outputs, row_gradients=rows)
 
 
-def _sums() -> StepSums:
+def sums_over_replicas() -> StepSums:
     """Return the sums over all replicas, for layers that normalize over all of them."""
     context = here()
     assert isinstance(context, ReplicaContext)
@@ -225,7 +225,7 @@ def train_shared(
     number = shared.iterations(compiled.optimizer)
     chance = partial(chance_of, model.strategy.seed, 0, 1, number)
     step = TrainingStep(model, compiled.losses, batch, replica, chance)
-    logs = model.train_step(step)
+    logs = model._train_step(step)
     loss = step.contribute(logs)
     rows = [each.rows for each in replica.rows.values()]
     if any_non_finite([*replica.gradients.values(), *rows]):

@@ -5,6 +5,7 @@ Names, arguments and defaults are Keras's.
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any, Self
 
 from dtrain.callbacks import Callback, CallbackList, History, LambdaCallback, ProgressBar
@@ -16,10 +17,13 @@ from dtrain.data.user_data import all_or_stepwise
 from dtrain.errors import InputError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.results import result_of
+from dtrain.learning.functions.tensors import plain
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, InputLayer, Layer, SymbolicTensor
+from dtrain.learning.layers.base import CallArguments
+from dtrain.learning.layers.composition import FRAME, ask_for_model
 from dtrain.learning.layers.weights import of_model
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_files import SavedModel, write_model, write_onnx
@@ -35,16 +39,17 @@ from dtrain.training.arguments import (
 )
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled, describe
-from dtrain.training.compiled_model import CompiledModel
 from dtrain.training.custom_loops import train_shared
 from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predict
 from dtrain.training.fits.fitting import Fit
 from dtrain.training.fits.leading import Epochs
 from dtrain.training.parts import Batch
+from dtrain.training.recorded import RecordedModel, call_in_tape, is_watched, step_method
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
+from dtrain.types import Shape
 
 
-class Model(CompiledModel):
+class Model(RecordedModel):
     """A network with the strategy in whose scope it was made: `compile`, `fit`, `evaluate`, `predict`.
 
     ``Model(inputs, outputs)`` is a graph between the results of `dt.Input` and of layers; see `Sequential`
@@ -59,16 +64,20 @@ class Model(CompiledModel):
     """
 
     def __init__(self, inputs: Any = None, outputs: Any = None, *, name: str | None = None) -> None:
-        network = symbols = None
+        super().__init__(None, name)
+        self._output_keys: list[str] = []
+        self._input_keys: list[str] | None = None
+        self._symbols: tuple[list[SymbolicTensor], list[SymbolicTensor]] | None = None
         if outputs is not None:
-            symbols = as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs"))
-            network = Network.from_graph(*symbols)
-        super().__init__(network, name)
-        of_model(self, network.layers if network is not None else ())
-        self._output_keys: list[str] = list(outputs) if isinstance(outputs, Mapping) else []
-        self._symbols = symbols
+            self._compose(inputs, outputs)
         self.history: History | None = None
         self._told_of_ignored_batches = False
+
+    def _compose(self, inputs: Any, outputs: Any) -> None:
+        self._symbols = as_list(in_order(inputs, "inputs")), as_list(in_order(outputs, "outputs"))
+        self._network = Network.from_graph(*self._symbols)
+        of_model(self, self._network.layers)
+        self._output_keys = list(outputs) if isinstance(outputs, Mapping) else []
 
     def fit(
         self,
@@ -143,7 +152,7 @@ class Model(CompiledModel):
         """Raise an `InputError` in the leader if an example of the validation does not fit the losses."""
         if validation is None or not self.strategy.is_leader:
             return
-        if getattr(self.test_step, "__func__", None) is Model.test_step:
+        if type(self).test_step is Model.test_step:
             check_example(self, self._compiled().losses, validation.batches, "fit: validation_data")
 
     def evaluate(
@@ -192,7 +201,8 @@ class Model(CompiledModel):
         self.build_for(batches)
         hooks = CallbackList(as_callbacks(callbacks), self, {"steps": steps or batches.count})
         step = lambda batch: EvaluationStep(self, None, batch, self.arrays)  # noqa: E731
-        return self._predicted(predict(batches.once(steps), step, self.predict_step, hooks))
+        found = predict(batches.once(steps), step, step_method(self, "predict_step"), hooks)
+        return self._predicted(found)
 
     def __call__(self, x: Any, training: bool | None = None) -> Any:
         """Return the outputs for a batch, or symbolic ones for symbolic inputs, like a layer.
@@ -207,8 +217,15 @@ class Model(CompiledModel):
         tensors = (
             list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, list | tuple) else [x]
         )
-        if not all(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+        if not any(isinstance(tensor, SymbolicTensor) for tensor in tensors):
+            if FRAME.get() is not None:  # in the `call` of a layer, whose part this model is
+                return self._predicted(only(self.network.graph.replayed(list(map(plain, tensors)))))
+            if is_watched(tensors):
+                return self._predicted(call_in_tape(self, x, training))
             return result_of(self._trained_on(x) if training else self.predict_on_batch(x))
+        if self._network is None and hasattr(self, "call"):
+            self._note_keys(x)
+            self._fix_shapes(only([tensor.of_one for tensor in tensors]))
         if isinstance(x, Mapping):
             tensors = [x[name] for name in self.network.input_names]
         return self._predicted(only(submodel(self)(tensors, training)))
@@ -229,19 +246,47 @@ class Model(CompiledModel):
         """Train on one batch; override it for a step of your own, see `dtrain.training.steps`.
 
         It runs in every replica of every strategy: it adds to `step.gradients`, which the strategy then
-        applies.
+        applies. If the parameter of yours has another name than ``step``, it is given the data of the batch,
+        as in Keras: x, (x, y), or (x, y, sample_weight). What it gives to `self.optimizer.apply_gradients` is
+        then the step's contribution. Metrics that it updates count this batch alone; the log has their means
+        over the epoch.
 
         Returns: Numbers for the log by name, ``loss`` among them.
         """
+        step = self._step_of(step)
         return {"loss": step.loss_and_gradients(), **step.losses}
 
     def test_step(self, step: EvaluationStep) -> Logs:
         """Evaluate one batch: return numbers for the log, and set `step.outputs` for the metrics."""
+        step = self._step_of(step)
         return {"loss": step.compute_loss(), **step.losses}
 
     def predict_step(self, step: EvaluationStep) -> Any:
         """Return the outputs for one batch, for `predict`."""
-        return step.forward()
+        return self._step_of(step).forward()
+
+    def build_for(self, batches: Batches) -> None:
+        """Fix the shapes, if they are not known, for inputs like these."""
+        if not self.built and hasattr(self, "call"):
+            self._note_keys(batches.first().x)
+        super().build_for(batches)
+
+    def _note_keys(self, x: Any) -> None:
+        self._input_keys = list(x) if isinstance(x, Mapping) else None
+
+    def _fix_shapes(self, of_one_example: Any) -> None:
+        """Fix the shapes, and first trace the `call` of a subclassed model (`dtrain.training.tracing`)."""
+        if self._network is None and hasattr(self, "call"):
+            several = isinstance(of_one_example, list)
+            shapes = of_one_example if several else [of_one_example]
+            inputs, outputs = import_module("dtrain.training.tracing").traced(self, shapes, self._input_keys)
+            self._compose(inputs, outputs)
+            if self.compiled is not None and len(self.compiled.outputs) != len(self.network.output_names):
+                raise InputError(
+                    f"{self.name}: has {len(self.network.output_names)} outputs; call build(input_shape) "
+                    "before compile"
+                )
+        super()._fix_shapes(of_one_example)
 
     def train_on_batch(
         self,
@@ -287,7 +332,8 @@ class Model(CompiledModel):
         """Return the outputs for one batch."""
         batch = Batch(x)
         self.build(batch.input_shape)
-        return self._predicted(self.predict_step(EvaluationStep(self, None, batch, self.arrays)))
+        step = EvaluationStep(self, None, batch, self.arrays)
+        return self._predicted(step_method(self, "predict_step")(step))
 
     # As a file
 
@@ -380,7 +426,7 @@ class Model(CompiledModel):
 
     def _fit(self, **options: Any) -> Fit:
         check_class_weight(options.get("class_weight"))
-        return Fit(self, self._compiled(), self._owner_of_fit(), self.train_step, self._evaluate, **options)
+        return Fit(self, self._compiled(), self._owner_of_fit(), self._train_step, self._evaluate, **options)
 
     def _evaluate(
         self, weights: Weights, batches: Iterable[Batch], callbacks: CallbackList = NO_CALLBACKS
@@ -390,7 +436,7 @@ class Model(CompiledModel):
             batches,
             compiled,
             lambda batch: EvaluationStep(self, compiled.losses, batch, weights),
-            self.strategy.context.activity.after(self.test_step),
+            self.strategy.context.activity.after(step_method(self, "test_step")),
             callbacks,
         )
 
@@ -408,7 +454,18 @@ class Model(CompiledModel):
         )
 
 
+def _model_of(layer: Layer, shapes: Sequence[Shape], arguments: CallArguments) -> Model:
+    """Return the model of one use of a layer that is called on arrays; all such models share its weights."""
+    made: dict[Any, Model] = layer.__dict__.setdefault("_called_alone", {})
+    key = tuple(shapes), arguments.tensors, repr(arguments.options)
+    if key not in made:
+        inputs = [Input(shape) for shape in shapes]
+        made[key] = Model(inputs, layer.used(tuple(inputs), None, arguments))
+    return made[key]
+
+
 CLASSES["Model"] = Model
+ask_for_model(_model_of)
 
 
 def _reported(results: Mapping[str, float], return_dict: bool) -> Any:

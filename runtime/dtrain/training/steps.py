@@ -21,7 +21,7 @@ the batch and its part, and from nothing else. A part thus has the same gradient
 it, however often, after any restart, rollback or resume.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -66,10 +66,6 @@ class EvaluationStep:
         self.masks: Sequence[Array | None] = ()
         self._model = model
         self._loss = loss
-
-    def __iter__(self) -> Iterator[Any]:
-        """Raise a `ProgramError`: Keras gives its steps a tuple of arrays, to be taken apart."""
-        raise ProgramError("a step is no tuple: write x = step.x and y = step.y for `x, y = data`")
 
     @property
     def weights(self) -> Weights:
@@ -139,7 +135,7 @@ class TrainingStep(EvaluationStep):
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
-        self._sums = sums
+        self.sums = sums
         self._scale = scale
         self._begun = False
         self._pass: Pass | None = None
@@ -204,7 +200,7 @@ class TrainingStep(EvaluationStep):
             sample_weight=weight,
             rng=self._drawn_from,
             scale=self._scale,
-            sums=self._sums,
+            sums=self.sums,
         )
         result = self._noted(self.write_gradients(lambda places: compute(gradients=places)))
         if result.row_gradients:
@@ -219,7 +215,7 @@ class TrainingStep(EvaluationStep):
         """
         self._pass = None  # the memory of a pass that did not go back is free
         given = self.x if x is None else x
-        self._pass = self._model.network.forward(self._weights, given, self._drawn_from, self._sums)
+        self._pass = self._model.network.forward(self._weights, given, self._drawn_from, self.sums)
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.masks = self._pass.masks

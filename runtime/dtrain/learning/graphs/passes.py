@@ -177,7 +177,7 @@ class Pass:
             if not self._needed[index]:
                 continue
             if not step.inputs:
-                self.of_inputs.insert(0, arrived.pop(index))
+                self.of_inputs.insert(0, np.array(arrived.pop(index)))  # not scratch memory
                 continue
             places = collected.places(step, call)
             dy = arrived.pop(index)

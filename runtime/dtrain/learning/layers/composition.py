@@ -197,7 +197,7 @@ class Composition:
 
     @cached_property
     def _takes_training(self) -> bool:
-        parameters = inspect.signature(self._layer.call).parameters  # type: ignore[attr-defined]
+        parameters = inspect.signature(self._layer.call).parameters
         return "training" in parameters
 
     def add(self, declared: Weight) -> LayerWeight:
@@ -253,7 +253,7 @@ class Composition:
         tokens = FRAME.set(frame), CHANCE.set(None if rng is None else lambda: rng)
         named = {"training": frame.call.training} if self._takes_training else {}
         try:
-            y = self._layer.call(given, **named)  # type: ignore[attr-defined]
+            y = self._layer.call(given, **named)
         finally:
             FRAME.reset(tokens[0])
             CHANCE.reset(tokens[1])
