@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.tensors import CHANCE, names_of
 
 
@@ -29,7 +30,7 @@ def _rng(seed: Any) -> np.random.Generator:
 def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = np.float32, seed: Any = None) -> Any:
     """Return numbers of a normal distribution."""
     drawn = _rng(seed).standard_normal(tuple(np.atleast_1d(shape).tolist()), np.float32).astype(dtype)
-    return drawn * stddev + mean
+    return result_of(drawn * stddev + mean)
 
 
 def uniform(
@@ -38,9 +39,9 @@ def uniform(
     """Return numbers from `minval` to `maxval` (1 for floats), which is not one of them, all as likely."""
     sizes = tuple(np.atleast_1d(shape).tolist())
     if np.dtype(dtype).kind in "iu":
-        return _rng(seed).integers(minval, maxval, sizes, dtype)
+        return result_of(_rng(seed).integers(minval, maxval, sizes, dtype))
     high = 1 if maxval is None else maxval
-    return (_rng(seed).random(sizes, np.float32) * (high - minval) + minval).astype(dtype)
+    return result_of((_rng(seed).random(sizes, np.float32) * (high - minval) + minval).astype(dtype))
 
 
 __all__ = names_of(__name__)

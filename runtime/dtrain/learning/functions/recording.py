@@ -15,6 +15,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dtrain.errors import ProgramError
+from dtrain.learning.core.results import ResultArray, ResultFloat, ResultNumber
 from dtrain.learning.functions.tensors import leaves, mapped, plain
 from dtrain.types import Array
 
@@ -26,12 +27,16 @@ _numbers = count()
 def autograd() -> Any:
     """Return the package, or raise a `ProgramError` that says how to install it."""
     try:
-        import_module("autograd.numpy")
+        boxes = import_module("autograd.numpy.numpy_boxes")
     except ImportError:
         raise ProgramError(
             "gradients of functions of your own are computed by autograd, which is not installed; run: pip "
             "install dtrain[autograd]"
         ) from None
+    spaces = import_module("autograd.numpy.numpy_vspaces")
+    for result in (ResultArray, ResultNumber, ResultFloat):
+        boxes.ArrayBox.register(result)
+        spaces.ArrayVSpace.register(result)
     return import_module("autograd")
 
 

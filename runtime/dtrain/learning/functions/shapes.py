@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.recording import bare
 from dtrain.learning.functions.tensors import Symbol, names_of, operands, plain, tensor, tensor_function
 
 
+@tensor_function
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
     """Return an array of numbers or nested lists, filled up to `shape` if there is one.
 
@@ -25,7 +27,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
 
 def convert_to_tensor(value: Any, dtype: Any = None) -> Any:
     """Return numbers, lists or a variable's value as an array; a recorded value and a symbol stay so."""
-    return value if isinstance(value, Symbol) else tensor(plain(value), dtype)
+    return value if isinstance(value, Symbol) else result_of(tensor(plain(value), dtype))
 
 
 @tensor_function
@@ -42,16 +44,19 @@ def shape(input: Any, out_type: Any = np.int32) -> Any:  # noqa: A002
     )
 
 
+@tensor_function
 def zeros(shape: Any, dtype: Any = np.float32) -> Any:
     """Return zeros."""
     return np.zeros(_known(shape, "zeros"), dtype)
 
 
+@tensor_function
 def ones(shape: Any, dtype: Any = np.float32) -> Any:
     """Return ones."""
     return np.ones(_known(shape, "ones"), dtype)
 
 
+@tensor_function
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None) -> Any:  # noqa: A001
     """Return the numbers from `start` to `limit`, which is not one of them; of one number from 0 on."""
     first, last = (0, start) if limit is None else (start, limit)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dtrain.errors import ProgramError
+from dtrain.learning.core.results import result_of
 from dtrain.types import Array, Shape
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -176,7 +177,7 @@ def tensor_function(run: F) -> F:
         for each in leaves((args, named)):
             if isinstance(each, Symbol):
                 return each.applied(function.__name__, args, named)
-        return run(*mapped(plain, args), **mapped(plain, named))
+        return result_of(run(*mapped(plain, args), **mapped(plain, named)))
 
     FUNCTIONS[function.__name__] = function
     return function  # type: ignore[return-value]
