@@ -1,12 +1,17 @@
 """Layers, models, losses, steps and loops that programs write: TensorFlow's numbers."""
 
+import ast
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
+from clusters.watching import succeeded
 from keras.written_programs import PROGRAMS, REFERENCE
 
 import dtrain as dt
+from dtrain.errors import ProgramError
 
 EXPECTED = json.loads(REFERENCE.read_text())
 
@@ -28,3 +33,105 @@ def assert_close(given, expected, where):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_numbers_are_tensorflow_s(name):
     assert_close(PROGRAMS[name](dt, dt), EXPECTED[name], name)
+
+
+PROGRAM = """
+import numpy as np
+import dtrain as dt
+
+X = np.cos(np.arange(96, dtype=np.float32)).reshape(24, 4)
+
+
+class Net(dt.Model):
+    def __init__(self):
+        super().__init__()
+        self.first = dt.layers.Dense(5, activation="relu")
+        self.bent = dt.layers.Lambda(lambda t: dt.math.log(1.0 + dt.exp(t)))
+        self.last = dt.layers.Dense(1)
+
+    def call(self, x, training=None):
+        return self.last(self.bent(self.first(x)))
+
+    def train_step(self, data):
+        x, y = data
+        with dt.GradientTape() as tape:
+            predicted = self(x, training=True)
+            loss = self.compute_loss(y=y, y_pred=predicted)
+        variables = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+        self.compiled_metrics.update_state(y, predicted)
+        return {each.name: each.result() for each in self.metrics}
+
+
+class WarmUp(dt.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.01 * dt.minimum(1.0, (step + 1) / 4)
+
+
+def squared(y_true, y_pred):
+    return dt.reduce_mean(dt.square(y_true - y_pred), axis=-1)
+
+
+model = Net()
+model.compile(dt.optimizers.SGD(WarmUp()), squared, metrics=["mae"])
+history = model.fit(X, X[:, :1] * 2, epochs=2, batch_size=8, shuffle=False, verbose=0).history
+print({name: [round(float(each), 4) for each in values] for name, values in history.items()})
+"""
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_it_trains_on_servers_which_know_no_function_of_the_program(launcher, how):
+    (launcher.folder / "p.py").write_text(PROGRAM)
+    started = launcher.start("--workers", "1", "--no-evaluator", "--updates", how, "p.py")
+    succeeded(started)
+    lines = {line.partition("| ")[2] for line in started.out.splitlines() if "{'loss'" in line}
+    assert len(lines) == 1
+    if how == "sync":
+        path = launcher.folder / "p.py"
+        alone = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True)
+        expected, found = ast.literal_eval(alone.stdout), ast.literal_eval(lines.pop())
+        for name, values in expected.items():
+            np.testing.assert_allclose(found[name], values, atol=2e-4)
+
+
+WITHOUT = """
+import sys
+sys.modules["autograd"] = None
+import numpy as np
+import dtrain as dt
+x = dt.Input((4,))
+y = dt.layers.Dense(4)(x) * 2 + x
+model = dt.Model(x, dt.concat([y, -y], 1))
+model.compile("sgd", "mse")
+model.fit(np.ones((4, 4)), np.ones((4, 8)), verbose=0)
+dt.Model(x, dt.reduce_mean(y, 1, keepdims=True)).predict(np.ones((4, 4)))
+try:
+    with dt.GradientTape() as tape:
+        tape.gradient(dt.Variable(2.0) * 3, [])
+except dt.errors.ProgramError as error:
+    print(error)
+"""
+
+
+def test_without_the_extra_the_program_gets_one_sentence_and_graphs_of_layers_train():
+    run = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, check=True)
+    assert "pip install dtrain[autograd]" in run.stdout
+
+
+def test_what_a_tape_cannot_do_is_one_sentence():
+    x = dt.Variable(2.0)
+    with dt.GradientTape() as tape:
+        y = x * x
+    tape.gradient(y, x)
+    with pytest.raises(ProgramError, match="persistent=True"):
+        tape.gradient(y, x)
+    dense = dt.layers.Dense(1)
+    given = np.ones((2, 3), np.float32)
+    with dt.GradientTape() as outer:
+        seen = outer.watch(given)
+        with dt.GradientTape() as inner:
+            inner.watch(seen)
+            out = dense(seen)
+        first = inner.gradient(out, seen)
+    with pytest.raises(ProgramError, match="second derivatives"):
+        outer.gradient(first, seen)

@@ -253,11 +253,45 @@ def gradients(tf, k):
     ]
 
 
+def own_schedule_and_metric(tf, k):
+    class WarmUp(k.optimizers.schedules.LearningRateSchedule):
+        def __init__(self, width=16.0, warm=4.0):
+            self.width = width
+            self.warm = warm
+
+        def __call__(self, step):
+            step = tf.cast(step, tf.float32)
+            return self.width**-0.5 * tf.math.minimum(tf.math.rsqrt(step + 1.0), step * self.warm**-1.5)
+
+    class Hits(k.metrics.Metric):
+        def __init__(self, name="hits", **kwargs):
+            super().__init__(name=name, **kwargs)
+            self.hits = self.add_weight(name="hits", initializer="zeros")
+            self.seen = self.add_weight(name="seen", initializer="zeros")
+
+        def update_state(self, y_true, y_pred, sample_weight=None):
+            near = tf.cast(tf.abs(tf.cast(y_true, tf.float32) - y_pred) < 0.5, tf.float32)
+            self.hits.assign_add(tf.reduce_sum(near))
+            self.seen.assign_add(tf.cast(tf.shape(y_true)[0], tf.float32))
+
+        def result(self):
+            return self.hits / self.seen
+
+        def reset_state(self):
+            self.hits.assign(0.0)
+            self.seen.assign(0.0)
+
+    model = k.Sequential([k.Input((4,)), k.layers.Dense(3, activation="tanh"), k.layers.Dense(1)])
+    model.compile(k.optimizers.SGD(WarmUp()), "mse", metrics=[Hits()])
+    found = numbers(shaken(model), model.fit(X, Y, **FIT))
+    return {**found, "evaluated": model.evaluate(X, Y, verbose=0), "rate": float(WarmUp()(3))}
+
+
 PROGRAMS = {
     each.__name__: each
     for each in (
         *(own_layers, functional_with_operators, subclassed, own_losses, own_train_step, distillation),
-        *(loop, gan, gradients),
+        *(loop, gan, gradients, own_schedule_and_metric),
     )
 }
 

@@ -152,7 +152,5 @@ class GradientTape:
 
 def _origin(value: Any) -> Any:
     """Return the array of which a value is a view: the same for all variables that share it."""
-    if isinstance(value, RecordedTensor):
-        value = bare(value) if isinstance(bare(value), np.ndarray) else value
     base: Array | None = getattr(value, "base", None)
     return value if base is None or np.shape(base) != np.shape(value) else base

@@ -119,7 +119,7 @@ def plain(value: Any) -> Any:
     watchers = WATCHERS.get()
     if isinstance(value, Source):
         found = value.read()
-    elif watchers and isinstance(value, np.ndarray):
+    elif watchers and (isinstance(value, np.ndarray) or hasattr(value, "box")):
         found = value
     else:
         return value

@@ -4,7 +4,7 @@ A metric's `state` is a few float64 arrays by name, all of which are sums. State
 different batches add up to the state of one that saw all, so an evaluation may be split (`merge_state`).
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import wraps
@@ -12,10 +12,11 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from dtrain.errors import InputError, ProgramError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.learning.core.results import result_of
+from dtrain.learning.functions.tensors import Source
 from dtrain.types import Array
 
 State = dict[str, Array]
@@ -88,19 +89,23 @@ def _adding(update: Callable[..., None]) -> Callable[..., None]:
 def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `result` that first adds up the states of all processes whose replicas have some."""
 
+    def found(self: "Metric") -> Any:
+        value = result(self)
+        return result_of(value.read() if isinstance(value, Source) else value)
+
     @wraps(result)
     def of_all(self: "Metric") -> Any:
         if self.shared is not None and self.shared.under_way is None:
             with _apart(self.shared, self.shared.read()):
-                return result_of(result(self))
+                return found(self)
         total = self._total
         if total is None or _calling_replica() is not None:
-            return result_of(result(self))
+            return found(self)
         own = self.state
         self._total = None
         try:
             self._state = total(str(self.name), own)
-            return result_of(result(self))
+            return found(self)
         finally:
             self._state = own
             self._total = total
@@ -108,9 +113,47 @@ def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
     return of_all
 
 
+def _after_base(reset: Callable[..., None]) -> Callable[..., None]:
+    """Return a `reset_state` that first forgets what all replicas have seen."""
+
+    @wraps(reset)
+    def whole(self: "Metric") -> None:
+        Metric.reset_state(self)
+        reset(self)
+
+    return whole
+
+
+class MetricWeight(Source):
+    """A sum of a metric of a program's own (`Metric.add_weight`); it stands for its value."""
+
+    trainable = False
+
+    def __init__(self, metric: "Metric", name: str) -> None:
+        self._metric = metric
+        self.name = name
+
+    def read(self) -> Array:
+        """Return the value as the calling line sees it."""
+        return np.asarray(self._metric.state[self.name])
+
+    def assign(self, value: Any) -> None:
+        """Take a value."""
+        self._metric.state[self.name] = np.broadcast_to(
+            np.asarray(value, np.float64), self.read().shape
+        ).copy()
+
+    def assign_add(self, value: Any) -> None:
+        """Let the sum grow by a value."""
+        self.assign(self.read() + np.asarray(value))
+
+    def __float__(self) -> float:
+        return float(self.read())
+
+
 @dataclass(eq=False)
 class Metric(Configurable):
-    """Base of all metrics.
+    """Base of all metrics; one of your own has `update_state` and `result`, and sums by `add_weight`.
 
     Attributes:
         name: under which the result is reported; Keras's name of the class unless given.
@@ -125,13 +168,16 @@ class Metric(Configurable):
     def __post_init__(self) -> None:
         self.name = self.name or self.default_name
         self.shared: SharedState | None = None
-        self.reset_state()
+        self._added: dict[str, tuple[int, ...]] = {}
+        Metric.reset_state(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Let `result` be that of all processes, and updates add to the sums of all."""
         super().__init_subclass__(**kwargs)
         if "result" in vars(cls):
             cls.result = _over_all_processes(vars(cls)["result"])  # type: ignore[method-assign]
+        if (reset := vars(cls).get("reset_state")) is not None:
+            cls.reset_state = _after_base(reset)  # type: ignore[method-assign]
         if "update_state" in vars(cls):
             cls.update_state = _adding(vars(cls)["update_state"])  # type: ignore[method-assign]
 
@@ -203,11 +249,34 @@ class Metric(Configurable):
         """Return the metric over all batches since the last reset; an array if it has several values."""
         raise NotImplementedError
 
+    def add_weight(
+        self, name: str = "sum", shape: Sequence[int] = (), initializer: Any = "zeros", dtype: Any = None
+    ) -> "MetricWeight":
+        """Return a new sum of a metric of one's own; see `tf.keras.metrics.Metric.add_weight`.
+
+        Sums of batches that several replicas or tasks have seen are added up, so each begins at 0, and
+        `update_state` adds to it with `assign_add`.
+
+        Args:
+            name: by which the sum is reported to other tasks.
+            shape: of the array.
+            initializer: ``zeros``; other first values would be counted once a task.
+            dtype: has no effect: sums have float64.
+
+        Raises:
+            SpecError: it would not begin at 0.
+        """
+        if initializer is not None and "zeros" not in str(getattr(initializer, "name", initializer)).lower():
+            raise SpecError(
+                f"{self.name}: {name}: expected initializer='zeros', found {initializer!r}: the sums of all "
+                "tasks are added up"
+            )
+        self._added[name] = tuple(shape)
+        self._state[name] = np.zeros(shape)
+        return MetricWeight(self, name)
+
     def _sums(self) -> dict[str, tuple[int, ...]]:
-        raise ProgramError(
-            f"{type(self).__name__}: a metric has no add_weight; write a function of (y_true, y_pred) that "
-            "returns a number for each example, and give it to compile(metrics=[...])"
-        )
+        return self._added
 
     def _zeros(self) -> State:
         return {name: np.zeros(shape) for name, shape in self._sums().items()}

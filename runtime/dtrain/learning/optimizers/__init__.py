@@ -69,7 +69,8 @@ def serialize(optimizer: Optimizer) -> dict[str, Any]:
     Args:
         optimizer: the optimizer.
     """
-    return {**to_data(optimizer), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
+    known = optimizer.with_known_schedule()
+    return {**to_data(known), "is_legacy_optimizer": optimizer.is_legacy_optimizer}
 
 
 def get(identifier: str | Mapping[str, Any] | Optimizer) -> Optimizer:

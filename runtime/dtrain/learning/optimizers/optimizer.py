@@ -15,10 +15,11 @@ The numbers are those of tf.keras.optimizers in TensorFlow 2.15.
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import KW_ONLY, dataclass, fields, replace
 from numbers import Real
 from types import NoneType
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 
@@ -28,7 +29,7 @@ from dtrain.learning.core.configuration import Configurable, from_data
 from dtrain.learning.core.results import RateOf
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.applied import Applied
-from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule
+from dtrain.learning.optimizers.schedules import SCHEDULES, LearningRateSchedule, known
 from dtrain.types import Array, Arrays
 
 Slots = dict[str, Array]
@@ -68,6 +69,8 @@ class Optimizer(Applied, Configurable):
     jit_compile: bool = True
 
     is_legacy_optimizer: ClassVar[bool] = False
+    horizon: ClassVar[int] = 1
+    """The number of the last update that a fit will make, for schedules of a program's own."""
     scratch_arrays: ClassVar[int] = 1
     """Number of scratch arrays that the rule needs."""
 
@@ -82,10 +85,10 @@ class Optimizer(Applied, Configurable):
         if isinstance(self.learning_rate, Mapping):
             self.learning_rate = from_data(self.learning_rate, "learning_rate", SCHEDULES)
         rate = self.learning_rate
-        if callable(rate) and type(rate) not in SCHEDULES.values():
+        if callable(rate) and not isinstance(rate, LearningRateSchedule):
             raise SpecError(
-                f"{type(self).__name__}: learning_rate: found {rate!r}, but servers know dtrain's own "
-                "schedules alone; take one of dt.optimizers.schedules, or "
+                f"{type(self).__name__}: learning_rate: found the function {rate!r}; take one of "
+                "dt.optimizers.schedules, derive a class from its LearningRateSchedule, or use "
                 "dt.callbacks.LearningRateScheduler(function)"
             )
         for field in fields(self):
@@ -127,6 +130,13 @@ class Optimizer(Applied, Configurable):
         """Return the learning rate of the update after the first `step` updates."""
         rate = vars(self)["learning_rate"]
         return float(rate(step) if isinstance(rate, LearningRateSchedule) else rate)
+
+    def with_known_schedule(self) -> Self:
+        """Return one with a schedule that servers know; see `dtrain.learning.optimizers.schedules.known`."""
+        rate = vars(self)["learning_rate"]
+        same = copy(self)
+        same.learning_rate = known(rate, self.horizon) if isinstance(rate, LearningRateSchedule) else rate
+        return same
 
     @property
     def elementwise(self) -> bool:

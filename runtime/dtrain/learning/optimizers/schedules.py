@@ -4,6 +4,7 @@ A schedule is plain data: its config round trips through JSON.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,11 @@ from dtrain.learning.core.configuration import Configurable
 
 @dataclass
 class LearningRateSchedule(Configurable):
-    """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect."""
+    """A learning rate as a function of the 0-based step. `name` is Keras's and has no effect.
+
+    One of your own has ``__call__(self, step)``, with functions of dt or Python's; servers are given its
+    rates as a table.
+    """
 
     def __call__(self, step: int) -> float:
         raise NotImplementedError
@@ -75,7 +80,7 @@ class PiecewiseConstantDecay(LearningRateSchedule):
             )
 
     def __call__(self, step: int) -> float:
-        return self.values[sum(boundary < step for boundary in self.boundaries)]
+        return self.values[bisect_left(self.boundaries, step)]
 
 
 @dataclass
@@ -224,6 +229,26 @@ class CosineDecayRestarts(LearningRateSchedule):
             fraction = (periods - start) / self.t_mul**restarts
         cosine = 0.5 * self.m_mul**restarts * (1 + math.cos(math.pi * fraction))
         return self.initial_learning_rate * ((1 - self.alpha) * cosine + self.alpha)
+
+
+STEPS_MAX = 1_000_000
+"""The longest table of `known`: some megabytes, which travel once a fit."""
+
+
+def known(schedule: LearningRateSchedule, steps: int) -> LearningRateSchedule:
+    """Return a schedule of dtrain's with the rates of the first `steps` steps; the last one stays.
+
+    Servers and files are given it in the place of a schedule of a program's own, of which they know nothing.
+    """
+    if type(schedule) in SCHEDULES.values():
+        return schedule
+    if steps > STEPS_MAX:
+        raise SpecError(
+            f"{type(schedule).__name__}: {steps} steps are too many for a schedule of your own; take one of "
+            f"dt.optimizers.schedules, or fit at most {STEPS_MAX} steps at a time"
+        )
+    rates = [float(schedule(step)) for step in range(max(1, steps))]
+    return PiecewiseConstantDecay([*range(len(rates) - 1)], rates)
 
 
 SCHEDULES: dict[str, type[LearningRateSchedule]] = {

@@ -128,6 +128,8 @@ class Fit(msgspec.Struct):
     def _run(self, batches: Batches, epochs: Epochs) -> History:
         model = self.model
         strategy = model.strategy
+        horizon = int(self.compiled.optimizer.iterations) + epochs.max_steps
+        self.compiled.optimizer.horizon = horizon  # type: ignore[misc]
         values = model.arrays
         optimizer = optimizers.serialize(self.compiled.optimizer)
         leads = strategy.is_leader or strategy.context.may_lead
