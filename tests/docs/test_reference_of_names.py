@@ -80,6 +80,8 @@ def test_every_argument_of_a_public_class_or_function_has_a_description():
     for name, value in public().items():
         if isinstance(value, ModuleType) or not (inspect.isclass(value) or inspect.isfunction(value)):
             continue
+        if value.__module__ == "numpy":  # its types of elements
+            continue
         told = reference.arguments(value)
         for argument in reference.parameters(value):
             written = inspect.isfunction(value) and re.search(rf"[`*]{argument}\b", doc_of(name))

@@ -25,7 +25,8 @@ def _by_numpy(name: str, function: Callable[..., Any], says: str, arguments: int
 
     run: Callable[..., Any] = one if arguments == 1 else two
     run.__name__ = name
-    run.__doc__ = f"Return {says}, element by element."
+    given = "`x`" if arguments == 1 else "`x` and `y`"
+    run.__doc__ = f"Return {says}, element by element of {given}."
     return tensor_function(run)
 
 
@@ -67,7 +68,7 @@ squared_difference = _by_numpy(
 
 @tensor_function
 def divide_no_nan(x: Any, y: Any) -> Any:
-    """Return x / y, and 0 where y is 0."""
+    """Return `x` / `y`, and 0 where `y` is 0."""
     x, y = operands(x, y)
     divides = np.not_equal(y, 0)
     return np.where(divides, x / np.where(divides, y, 1), 0)
@@ -75,7 +76,7 @@ def divide_no_nan(x: Any, y: Any) -> Any:
 
 @tensor_function
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any) -> Any:
-    """Return the values, those outside of the bounds replaced by the nearer bound."""
+    """Return `t`, its values below `clip_value_min` and above `clip_value_max` replaced by these."""
     t = tensor(t)
     low, high = (np.asarray(each, t.dtype) for each in (clip_value_min, clip_value_max))
     return np.where(t < low, low, np.where(t > high, high, t))
@@ -91,7 +92,7 @@ def _reduction(name: str, function: Callable[..., Any], says: str) -> Any:
 
     run.__name__ = name
     run.__doc__ = (
-        f"Return {says} along `axis`, a number or a list of them; None: of all elements.\n\n"
+        f"Return {says} of `input_tensor` along `axis`, one or a list of them; None: of all elements.\n\n"
         "    With `keepdims` these axes stay, with length 1.\n    "
     )
     return tensor_function(run)
@@ -122,7 +123,10 @@ reduce_logsumexp = _reduction("reduce_logsumexp", _log_of_sum, "the logarithm of
 
 @tensor_function
 def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Return the sums of all values up to each one along `axis`, without itself if `exclusive`."""
+    """Return the sums of `x` up to each value along `axis`: from the end if `reverse`.
+
+    If `exclusive`, the value itself is not in its sum.
+    """
     x = tensor(x)
     turned = (*[slice(None)] * (axis % np.ndim(x)), slice(None, None, -1))
     x = x[turned] if reverse else x
@@ -133,19 +137,22 @@ def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False
 
 @tensor_function
 def argmax(input: Any, axis: int = 0, output_type: Any = np.int64) -> Any:  # noqa: A002
-    """Return the position of the largest value along `axis`."""
+    """Return the positions of the largest values of `input` along `axis`, as `output_type`."""
     return np.argmax(np.asarray(bare(tensor(input))), axis=axis).astype(output_type)
 
 
 @tensor_function
 def argmin(input: Any, axis: int = 0, output_type: Any = np.int64) -> Any:  # noqa: A002
-    """Return the position of the smallest value along `axis`."""
+    """Return the positions of the smallest values of `input` along `axis`, as `output_type`."""
     return np.argmin(np.asarray(bare(tensor(input))), axis=axis).astype(output_type)
 
 
 @tensor_function
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    """Return the product of matrices, which are the last two axes; each may be transposed before."""
+    """Return the product of the matrices `a` and `b`, which are the last two axes.
+
+    With `transpose_a` and `transpose_b` they are transposed before.
+    """
     a, b = tensor(a), tensor(b)
     return np.matmul(
         np.swapaxes(a, -1, -2) if transpose_a else a, np.swapaxes(b, -1, -2) if transpose_b else b
@@ -154,43 +161,43 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
 
 @tensor_function
 def tensordot(a: Any, b: Any, axes: Any) -> Any:
-    """Return the sums of products over `axes`: how many, or those of a and those of b."""
+    """Return the sums of products of `a` and `b` over `axes`: how many, or those of each."""
     return np.tensordot(tensor(a), tensor(b), axes)
 
 
 @tensor_function
 def einsum(equation: str, *inputs: Any) -> Any:
-    """Return the sums of products that an equation such as ``"bij,bjk->bik"`` says."""
+    """Return the sums of products of `inputs` that `equation` says, such as ``"bij,bjk->bik"``."""
     return np.einsum(equation, *map(tensor, inputs))
 
 
 @tensor_function
 def stop_gradient(input: Any) -> Any:  # noqa: A002
-    """Return the values as constants: gradients do not go through."""
+    """Return `input` as constants: gradients do not go through."""
     return bare(tensor(input))
 
 
 @tensor_function
 def softplus(features: Any) -> Any:
-    """Return log(1 + exp(x))."""
+    """Return log(1 + exp(x)) of `features`."""
     return np.logaddexp(tensor(features), 0)
 
 
 @tensor_function
 def sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + exp(-x))."""
+    """Return 1 / (1 + exp(-x)) of `x`."""
     return np.exp(-np.logaddexp(-tensor(x), 0))
 
 
 @tensor_function
 def tanh(x: Any) -> Any:
-    """Return the hyperbolic tangent."""
+    """Return the hyperbolic tangent of `x`."""
     return np.tanh(tensor(x))
 
 
 @tensor_function
 def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Any:
-    """Return the values over their Euclidean norm along `axis`, at least sqrt(epsilon)."""
+    """Return `x` over its Euclidean norm along `axis`, the square of which is at least `epsilon`."""
     x = tensor(x)
     total = np.sum(np.square(x), axis=axis, keepdims=True)
     return x / np.sqrt(np.where(total > epsilon, total, np.float32(epsilon)))

@@ -15,7 +15,7 @@ class _Seeded:
 
 
 def set_seed(seed: int) -> None:
-    """Let the numbers that this process draws follow from a seed; those of tasks are then equal."""
+    """Let the numbers that this process draws follow from `seed`; those of tasks are then equal."""
     _Seeded.rng = np.random.default_rng(seed)
 
 
@@ -28,7 +28,10 @@ def _rng(seed: Any) -> np.random.Generator:
 
 
 def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = np.float32, seed: Any = None) -> Any:
-    """Return numbers of a normal distribution."""
+    """Return numbers of this `shape` and `dtype`, of a normal distribution with `mean` and `stddev`.
+
+    With `seed` they follow from it alone.
+    """
     drawn = _rng(seed).standard_normal(tuple(np.atleast_1d(shape).tolist()), np.float32).astype(dtype)
     return result_of(drawn * stddev + mean)
 
@@ -36,7 +39,10 @@ def normal(shape: Any, mean: Any = 0.0, stddev: Any = 1.0, dtype: Any = np.float
 def uniform(
     shape: Any, minval: Any = 0, maxval: Any = None, dtype: Any = np.float32, seed: Any = None
 ) -> Any:
-    """Return numbers from `minval` to `maxval` (1 for floats), which is not one of them, all as likely."""
+    """Return numbers of this `shape` and `dtype`, all as likely, from `minval` to below `maxval`.
+
+    For floats that is 1 by default. With `seed` they follow from it alone.
+    """
     sizes = tuple(np.atleast_1d(shape).tolist())
     if np.dtype(dtype).kind in "iu":
         return result_of(_rng(seed).integers(minval, maxval, sizes, dtype))

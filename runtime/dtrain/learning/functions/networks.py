@@ -38,7 +38,7 @@ def _activating(activation: Activation) -> Any:
         return compute(_Activating(activation), tensor(features))
 
     run.__name__ = activation.name
-    run.__doc__ = f"Return `dt.activations.{activation.name}` of the values; see `tf.nn`."
+    run.__doc__ = f"Return `dt.activations.{activation.name}` of `features`; see `tf.nn`."
     return tensor_function(run)
 
 
@@ -53,21 +53,21 @@ softsign = _activating(activations.softsign)
 
 @tensor_function
 def gelu(features: Any, approximate: bool = False) -> Any:
-    """Return x times the normal distribution's cumulative function at x."""
+    """Return `features` times the normal distribution's cumulative function; by tanh if `approximate`."""
     activation = activations.gelu_tanh if approximate else activations.gelu
     return compute(_Activating(activation), tensor(features))
 
 
 @tensor_function
 def leaky_relu(features: Any, alpha: float = 0.2) -> Any:
-    """Return x where positive, alpha times x elsewhere."""
+    """Return `features` where positive, `alpha` times them elsewhere."""
     x = tensor(features)
     return np.where(x > 0, x, x * np.float32(alpha))
 
 
 @tensor_function
 def log_softmax(logits: Any, axis: int = -1) -> Any:
-    """Return the logarithm of softmax along `axis`, which does not overflow."""
+    """Return the logarithm of softmax of `logits` along `axis`, which does not overflow."""
     x = tensor(logits)
     x = x - np.max(np.asarray(bare(x)), axis=axis, keepdims=True)
     return x - np.log(np.sum(np.exp(x), axis=axis, keepdims=True))
@@ -75,7 +75,7 @@ def log_softmax(logits: Any, axis: int = -1) -> Any:
 
 @tensor_function
 def softmax(logits: Any, axis: int = -1) -> Any:
-    """Return exp(x) / sum of exp(x) along `axis`."""
+    """Return exp(x) / sum of exp(x) of `logits` along `axis`."""
     x = tensor(logits)
     x = np.exp(x - np.max(np.asarray(bare(x)), axis=axis, keepdims=True))
     return x / np.sum(x, axis=axis, keepdims=True)
@@ -83,20 +83,20 @@ def softmax(logits: Any, axis: int = -1) -> Any:
 
 @tensor_function
 def sigmoid_cross_entropy_with_logits(labels: Any = None, logits: Any = None) -> Any:
-    """Return the cross-entropy of labels 0 to 1 with sigmoid(logits), element by element."""
+    """Return the cross-entropy of `labels` from 0 to 1 with the sigmoid of `logits`, element by element."""
     x = tensor(logits)
     return np.where(x > 0, x, 0) - x * tensor(labels).astype(x.dtype) + np.log1p(np.exp(-np.abs(x)))
 
 
 @tensor_function
 def softmax_cross_entropy_with_logits(labels: Any, logits: Any, axis: int = -1) -> Any:
-    """Return the cross-entropy of distributions with softmax(logits) along `axis`."""
+    """Return the cross-entropy of distributions, `labels`, with the softmax of `logits` along `axis`."""
     return -np.sum(tensor(labels).astype(np.float32) * log_softmax(logits, axis), axis=axis)
 
 
 @tensor_function
 def sparse_softmax_cross_entropy_with_logits(labels: Any, logits: Any) -> Any:
-    """Return the cross-entropy of classes, by number, with softmax(logits) along the last axis."""
+    """Return the cross-entropy of numbers of classes, `labels`, with the softmax of `logits`."""
     classes = np.asarray(bare(tensor(labels)))
     chances = log_softmax(logits)
     hit = np.arange(np.shape(chances)[-1]) == classes[..., np.newaxis]

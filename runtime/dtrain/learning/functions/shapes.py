@@ -13,9 +13,9 @@ from dtrain.learning.functions.tensors import Symbol, names_of, operands, plain,
 
 @tensor_function
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
-    """Return an array of numbers or nested lists, filled up to `shape` if there is one.
+    """Return `value`, numbers or nested lists, as an array of `dtype`, filled up to `shape` if there is one.
 
-    Of Python's numbers it is float32 or int32.
+    By default Python's numbers are float32 or int32.
     """
     array = tensor(value, dtype)
     return (
@@ -26,19 +26,19 @@ def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
 
 
 def convert_to_tensor(value: Any, dtype: Any = None) -> Any:
-    """Return numbers, lists or a variable's value as an array; a recorded value and a symbol stay so."""
+    """Return `value` (numbers, lists, a variable) as an array of `dtype`; symbols stay so."""
     return value if isinstance(value, Symbol) else result_of(tensor(plain(value), dtype))
 
 
 @tensor_function
 def cast(x: Any, dtype: Any) -> Any:
-    """Return the values in another dtype, such as ``dt.float32``."""
+    """Return `x` in another `dtype`, such as ``dt.float32``."""
     x = tensor(x)
     return x if x.dtype == dtype else x.astype(dtype)
 
 
 def shape(input: Any, out_type: Any = np.int32) -> Any:  # noqa: A002
-    """Return the lengths of all axes; those of a symbol are a tuple, with None for the batch."""
+    """Return the lengths of the axes of `input` as `out_type`; of a symbol a tuple, None for the batch."""
     return (
         tuple(input.shape) if isinstance(input, Symbol) else np.array(np.shape(bare(plain(input))), out_type)
     )
@@ -46,19 +46,22 @@ def shape(input: Any, out_type: Any = np.int32) -> Any:  # noqa: A002
 
 @tensor_function
 def zeros(shape: Any, dtype: Any = np.float32) -> Any:
-    """Return zeros."""
+    """Return zeros of this `shape` and `dtype`."""
     return np.zeros(_known(shape, "zeros"), dtype)
 
 
 @tensor_function
 def ones(shape: Any, dtype: Any = np.float32) -> Any:
-    """Return ones."""
+    """Return ones of this `shape` and `dtype`."""
     return np.ones(_known(shape, "ones"), dtype)
 
 
 @tensor_function
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None) -> Any:  # noqa: A001
-    """Return the numbers from `start` to `limit`, which is not one of them; of one number from 0 on."""
+    """Return the numbers from `start` on, `delta` apart, up to `limit`, which is not one of them, as `dtype`.
+
+    One number alone is the limit, and they begin at 0.
+    """
     first, last = (0, start) if limit is None else (start, limit)
     return np.arange(
         first, last, delta, dtype=dtype if dtype is not None else tensor(np.add(first, delta).tolist()).dtype
@@ -77,31 +80,31 @@ def _known(shape: Any, what: str) -> tuple[int, ...]:
 
 @tensor_function
 def zeros_like(input: Any, dtype: Any = None) -> Any:  # noqa: A002
-    """Return zeros in the shape of the values."""
+    """Return zeros in the shape of `input`, by default in its `dtype`."""
     return np.zeros_like(np.asarray(bare(tensor(input))), dtype)
 
 
 @tensor_function
 def ones_like(input: Any, dtype: Any = None) -> Any:  # noqa: A002
-    """Return ones in the shape of the values."""
+    """Return ones in the shape of `input`, by default in its `dtype`."""
     return np.ones_like(np.asarray(bare(tensor(input))), dtype)
 
 
 @tensor_function
 def expand_dims(input: Any, axis: int) -> Any:  # noqa: A002
-    """Return the values with one more axis, of length 1, at `axis`."""
+    """Return `input` with one more axis, of length 1, at `axis`."""
     return np.expand_dims(tensor(input), axis)
 
 
 @tensor_function
 def squeeze(input: Any, axis: Any = None) -> Any:  # noqa: A002
-    """Return the values without axes of length 1: all of them, or those named by `axis`."""
+    """Return `input` without axes of length 1: all of them, or those named by `axis`."""
     return np.squeeze(tensor(input), tuple(axis) if isinstance(axis, list) else axis)
 
 
 @tensor_function
 def reshape(tensor: Any, shape: Any) -> Any:
-    """Return the values in another shape; one length may be -1, and a first one None keeps the batch."""
+    """Return `tensor` in another `shape`; one length may be -1, and a first one None keeps the batch."""
     lengths = [shape] if np.ndim(shape) == 0 else list(shape)
     if lengths and lengths[0] is None:
         lengths[0] = len(tensor)
@@ -113,25 +116,28 @@ _of = tensor
 
 @tensor_function
 def transpose(a: Any, perm: Any = None) -> Any:
-    """Return the values with their axes in the order `perm`; None: in reverse."""
+    """Return `a` with its axes in the order `perm`; None: in reverse."""
     return np.transpose(tensor(a), None if perm is None else tuple(perm))
 
 
 @tensor_function
 def concat(values: Sequence[Any], axis: int) -> Any:
-    """Return the values one after the other along `axis`."""
+    """Return `values` one after the other along `axis`."""
     return np.concatenate([tensor(each) for each in values], axis=int(axis))
 
 
 @tensor_function
 def stack(values: Sequence[Any], axis: int = 0) -> Any:
-    """Return values of one shape side by side along a new axis."""
+    """Return `values` of one shape side by side along a new `axis`."""
     return np.stack([tensor(each) for each in values], axis=axis)
 
 
 @tensor_function
 def split(value: Any, num_or_size_splits: Any, axis: int = 0, num: int | None = None) -> Any:
-    """Return a list of parts along `axis`: so many of equal length, or of these lengths."""
+    """Return a list of parts of `value` along `axis`: `num_or_size_splits` equal ones, or of these lengths.
+
+    `num` has no effect.
+    """
     value = tensor(value)
     if np.ndim(num_or_size_splits) == 0:
         sizes = [np.shape(value)[axis] // int(num_or_size_splits)] * int(num_or_size_splits)
@@ -148,13 +154,16 @@ def split(value: Any, num_or_size_splits: Any, axis: int = 0, num: int | None = 
 
 @tensor_function
 def tile(input: Any, multiples: Any) -> Any:  # noqa: A002
-    """Return the values repeated so many times along each axis."""
+    """Return `input` repeated `multiples` times along each axis."""
     return np.tile(tensor(input), tuple(int(each) for each in multiples))
 
 
 @tensor_function
 def gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0) -> Any:
-    """Return the parts of `params` with these numbers along `axis`; with `batch_dims` 1 of each example."""
+    """Return the parts of `params` with the numbers `indices` along `axis`.
+
+    With `batch_dims` 1 they are those of each example.
+    """
     params, indices = tensor(params), np.asarray(bare(tensor(indices))).astype(np.int64)
     if batch_dims:
         numbers = np.arange(len(indices)).reshape(-1, *[1] * (indices.ndim - 1))
@@ -164,7 +173,7 @@ def gather(params: Any, indices: Any, axis: int = 0, batch_dims: int = 0) -> Any
 
 @tensor_function
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """Return x where the condition holds, y elsewhere; without them the places where it holds."""
+    """Return `x` where `condition` holds, `y` elsewhere; without them the places where it holds."""
     condition = np.asarray(bare(tensor(condition)), bool)
     return np.argwhere(condition) if x is None else np.where(condition, *operands(x, y))
 
@@ -173,7 +182,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 def one_hot(
     indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, axis: int = -1, dtype: Any = np.float32
 ) -> Any:
-    """Return vectors of `depth` numbers, `on_value` at the given place; of `off_value` alone outside."""
+    """Return vectors of `depth` `dtype` numbers along `axis`: `on_value` at `indices`, else `off_value`."""
     places = np.arange(depth) == np.asarray(bare(tensor(indices)))[..., np.newaxis]
     return np.moveaxis(np.where(places, on_value, off_value).astype(dtype), -1, axis)
 
