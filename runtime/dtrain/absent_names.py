@@ -57,7 +57,7 @@ def _is_module(package: str, name: str) -> bool:
 
 @cache
 def instead() -> dict[tuple[str, str], str]:
-    """Return the sentences of absent_names.txt, by module (`*`: any of them) and name."""
+    """Return the sentences of absent_names.txt, by module and name (`*`: any of them)."""
     lines = Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()
     parts = [line.partition(": ") for line in lines if line and not line.startswith("#")]
     return {(names.split()[0], name): sentence for names, _, sentence in parts for name in names.split()[1:]}
@@ -73,7 +73,8 @@ def hint(module: str, name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     if near := get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8):
         return f"; do you mean {by_lower[near[0]]}?"
-    return ""
+    any_name = instead().get((module.removeprefix("dtrain."), "*"))
+    return f"; {any_name}" if any_name else ""
 
 
 def _public(place: str) -> Iterable[str]:

@@ -26,6 +26,8 @@ def main() -> None:
         "train": (tf.train,),
         "nn": (tf.nn,),
         "errors": (tf.errors,),
+        "math": (tf.math,),
+        "random": (tf.random,),
     }
     lines = []
     for name, theirs in modules.items():

@@ -96,7 +96,7 @@ def test_what_a_model_consists_of():
     model = line(kernel_regularizer=dt.regularizers.L2(0.1))
     assert model.losses[0].numpy() == np.float32(0.1 * 0.5)
     assert [each.name for each in model.metrics] == ["mae"]
-    assert [each.shape for each in (*model.inputs, *model.outputs)] == [(2,), (1,)]
+    assert [each.shape for each in (*model.inputs, *model.outputs)] == [(None, 2), (None, 1)]
     assert dt.Model(model.inputs, model.outputs).count_params() == 3
 
 

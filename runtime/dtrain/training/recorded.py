@@ -288,7 +288,7 @@ def step_method(model: Any, name: str) -> Callable[[Any], Any]:
 
     def of_data(step: EvaluationStep) -> Any:
         state = StepState(model, step)
-        own = type(model).metrics is not _metrics_of_models(model)
+        own = type(model).metrics is not RecordedModel.metrics
         for metric in model.metrics if own else ():
             metric.reset_state()
         with _within(state):
@@ -302,10 +302,6 @@ def step_method(model: Any, name: str) -> Callable[[Any], Any]:
         return logs
 
     return of_data
-
-
-def _metrics_of_models(model: Any) -> Any:
-    return next(vars(cls)["metrics"] for cls in reversed(type(model).__mro__) if "metrics" in vars(cls))
 
 
 def _number(value: Any) -> float:
@@ -374,9 +370,9 @@ class RecordedModel(CompiledModel):
 
     @property
     def metrics(self) -> list[Any]:
-        """The mean of the loss, and the compiled metrics; in a step of your own those of its batch."""
+        """The metrics given to `compile`; in a step of your own the loss's mean, and those of its batch."""
         state = STEP.get()
-        return StepState(self, None).metrics if state is None else state.metrics  # type: ignore[arg-type]
+        return super().metrics if state is None else state.metrics
 
     @property
     def compiled_metrics(self) -> CompiledMetrics:

@@ -6,10 +6,11 @@ the first of two equal values, `clip_by_value` counts its bounds as within, and 
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.learning.functions.recording import bare
 from dtrain.learning.functions.tensors import names_of, operands, tensor, tensor_function
 
@@ -204,3 +205,6 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Any:
 
 
 __all__ = names_of(__name__)
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.math", __all__)

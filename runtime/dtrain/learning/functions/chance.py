@@ -1,9 +1,10 @@
 """`dt.random`: random tensors; names of `tf.random`. In a layer's `call` they are drawn anew at each step."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dtrain.absent_names import absent_from
 from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.tensors import CHANCE, names_of
 
@@ -51,3 +52,6 @@ def uniform(
 
 
 __all__ = names_of(__name__)
+
+if not TYPE_CHECKING:
+    __getattr__ = absent_from("dtrain.random", __all__)

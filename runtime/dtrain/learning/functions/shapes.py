@@ -11,18 +11,15 @@ from dtrain.learning.functions.recording import bare
 from dtrain.learning.functions.tensors import Symbol, names_of, operands, plain, tensor, tensor_function
 
 
-@tensor_function
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
     """Return `value`, numbers or nested lists, as an array of `dtype`, filled up to `shape` if there is one.
 
     By default Python's numbers are float32 or int32.
     """
     array = tensor(value, dtype)
-    return (
-        array
-        if shape is None
-        else np.broadcast_to(array.reshape(-1) if array.size == 1 else array.reshape(shape), shape).copy()
-    )
+    if shape is not None:
+        array = np.broadcast_to(array.reshape(-1 if array.size == 1 else shape), shape).copy()
+    return result_of(array)
 
 
 def convert_to_tensor(value: Any, dtype: Any = None) -> Any:
@@ -44,28 +41,24 @@ def shape(input: Any, out_type: Any = np.int32) -> Any:  # noqa: A002
     )
 
 
-@tensor_function
 def zeros(shape: Any, dtype: Any = np.float32) -> Any:
     """Return zeros of this `shape` and `dtype`."""
-    return np.zeros(_known(shape, "zeros"), dtype)
+    return result_of(np.zeros(_known(shape, "zeros"), dtype))
 
 
-@tensor_function
 def ones(shape: Any, dtype: Any = np.float32) -> Any:
     """Return ones of this `shape` and `dtype`."""
-    return np.ones(_known(shape, "ones"), dtype)
+    return result_of(np.ones(_known(shape, "ones"), dtype))
 
 
-@tensor_function
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None) -> Any:  # noqa: A001
     """Return the numbers from `start` on, `delta` apart, up to `limit`, which is not one of them, as `dtype`.
 
     One number alone is the limit, and they begin at 0.
     """
     first, last = (0, start) if limit is None else (start, limit)
-    return np.arange(
-        first, last, delta, dtype=dtype if dtype is not None else tensor(np.add(first, delta).tolist()).dtype
-    )
+    kind = tensor(np.add(first, delta).tolist()).dtype if dtype is None else dtype
+    return result_of(np.arange(first, last, delta, dtype=kind))
 
 
 def _known(shape: Any, what: str) -> tuple[int, ...]:
