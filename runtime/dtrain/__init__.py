@@ -40,8 +40,8 @@ _TENSORS = {
     "arithmetic": (
         "abs add argmax argmin clip_by_value cos cumsum divide einsum equal exp floor greater "
         "greater_equal less less_equal logical_and logical_not logical_or matmul maximum minimum multiply "
-        "negative not_equal pow reduce_all reduce_any reduce_logsumexp reduce_max reduce_mean reduce_min "
-        "reduce_prod reduce_sum round sigmoid sign sin sqrt square stop_gradient subtract tanh tensordot"
+        "negative not_equal pow reduce_all reduce_any reduce_max reduce_mean reduce_min "
+        "reduce_prod reduce_sum round sigmoid sign sin sqrt square stop_gradient subtract tanh"
     ),
     "shapes": (
         "cast concat constant convert_to_tensor expand_dims gather one_hot ones ones_like range reshape "
@@ -100,7 +100,7 @@ _PUBLIC = {
     "utils": "dtrain.compat.conveniences",
     "GradientTape": "dtrain.learning.functions.tapes:GradientTape",
     "math": "dtrain.learning.functions.arithmetic",
-    "random": "dtrain.learning.functions.chance",
+    "random": "dtrain.compat.chance",
     **{
         name: f"dtrain.learning.functions.{home}:{name}"
         for home, names in _TENSORS.items()

@@ -10,6 +10,7 @@ from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
 from dtrain.compat import backend as backend
+from dtrain.compat import chance as _chance
 from dtrain.compat import conveniences as _conveniences
 from dtrain.compat import datasets as datasets
 from dtrain.compat import estimator as estimator
@@ -36,7 +37,6 @@ from dtrain.learning.core import initializers as initializers
 from dtrain.learning.core import regularizers as regularizers
 from dtrain.learning.core.sparse_rows import SparseRows as SparseRows
 from dtrain.learning.functions import arithmetic as _arithmetic
-from dtrain.learning.functions import chance as _chance
 from dtrain.learning.functions.tapes import GradientTape as GradientTape
 from dtrain.learning.layers import Input as Input
 from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
@@ -77,10 +77,10 @@ constant = convert_to_tensor = cos = cumsum = divide = einsum = equal = _functio
 exp = expand_dims = floor = gather = greater = greater_equal = less = _function
 less_equal = logical_and = logical_not = logical_or = matmul = maximum = minimum = _function
 multiply = negative = not_equal = one_hot = ones = ones_like = pow = _function  # noqa: A001
-range = reduce_all = reduce_any = reduce_logsumexp = reduce_max = reduce_mean = reduce_min = _function  # noqa: A001
+range = reduce_all = reduce_any = reduce_max = reduce_mean = reduce_min = _function  # noqa: A001
 reduce_prod = reduce_sum = reshape = round = shape = sigmoid = sign = _function  # noqa: A001
 sin = split = sqrt = square = squeeze = stack = stop_gradient = _function
-subtract = tanh = tensordot = tile = transpose = where = zeros = _function
+subtract = tanh = tile = transpose = where = zeros = _function
 zeros_like = _function
 
 class ParameterServerStrategy(_InACluster):

@@ -17,7 +17,7 @@ import numpy as np
 from dtrain.errors import ProgramError
 from dtrain.learning.core.regularizers import Regularizer
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.functions.recording import Computation, bare, compute, is_recorded
+from dtrain.learning.functions.recording import Backward, Forward, bare, compute, is_recorded
 from dtrain.learning.functions.tensors import CHANCE, WATCHERS, Source, plain, tensor
 from dtrain.learning.graphs.heads import by_output
 from dtrain.learning.graphs.networks import Network
@@ -49,53 +49,41 @@ class Surroundings(NamedTuple):
     sums: StepSums | None = None
 
 
-class NetworkRun(Computation):
-    """Forward and backward of a network as one node: a function of its inputs and its trained variables."""
+def _of_network(
+    network: Network, around: Surroundings, n: int, training: bool, updates: dict[str, Array]
+) -> tuple[Forward, Backward]:
+    """Return forward and backward of a network, functions of `n` inputs and its trained variables.
 
-    def __init__(
-        self, name: str, network: Network, around: Surroundings, inputs: int, *, training: bool
-    ) -> None:
-        self._name = name
-        self._network = network
-        self._around = around
-        self._inputs = inputs
-        self._training = training
-        self._run: Pass | None = None
-        self._state: Any = None
-        self.updates: Arrays = {}
+    `updates` takes new values of variables that are not trained.
+    """
+    variables = list(around.variables)
+    rng = around.chance()
+    begun = rng.bit_generator.state
+    last: Pass | None = None
 
-    def __str__(self) -> str:
-        return self._name
+    def passed(arrays: Sequence[Array]) -> Pass:
+        weights = {**around.others, **dict(zip(variables, arrays[n:], strict=True))}
+        rng.bit_generator.state = begun
+        x = arrays[0] if n == 1 else list(arrays[:n])
+        return network.forward(weights, x, rng, around.sums, training=training, reaches_inputs=True)
 
-    def forward(self, *arrays: Array) -> Any:
-        self._run = self._passed(arrays)
-        self.updates = self._run.state_updates()
-        outputs = [np.array(each) for each in self._run.outputs]
+    def forward(*arrays: Array) -> Any:
+        nonlocal last
+        last = passed(arrays)
+        updates.update(last.state_updates())
+        outputs = [np.array(each) for each in last.outputs]
         return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
-    def backward(self, gradient: Any, *arrays: Array) -> list[Array | None]:
-        run = self._run or self._passed(arrays)  # a pass goes back once; another tape has it run again
-        self._run = None
-        variables = self._around.variables
-        places = {
-            name: np.zeros_like(array) for name, array in zip(variables, arrays[self._inputs :], strict=True)
-        }
+    def backward(gradient: Any, *arrays: Array) -> list[Any]:
+        nonlocal last
+        run = last or passed(arrays)  # a pass goes back once; another tape has it run again
+        last = None
+        places = {name: np.zeros_like(array) for name, array in zip(variables, arrays[n:], strict=True)}
         given = gradient if isinstance(gradient, tuple) else (gradient,)
         run.backward([np.array(each, np.float32) for each in given], places, 0.0, 0.0)
         return [*run.of_inputs, *places.values()]
 
-    def _passed(self, arrays: Sequence[Array]) -> Pass:
-        weights = {
-            **self._around.others,
-            **dict(zip(self._around.variables, arrays[self._inputs :], strict=True)),
-        }
-        rng = self._around.chance()
-        self._state = rng.bit_generator.state if self._state is None else self._state
-        rng.bit_generator.state = self._state
-        x = arrays[0] if self._inputs == 1 else list(arrays[: self._inputs])
-        return self._network.forward(
-            weights, x, rng, self._around.sums, training=self._training, reaches_inputs=True
-        )
+    return forward, backward
 
 
 def is_watched(x: Any) -> bool:
@@ -111,10 +99,11 @@ def call_in_tape(model: Architecture, x: Any, training: bool | None) -> Any:
     if isinstance(x, Mapping):
         inputs = [tensor(plain(x[name])) for name in model.network.input_names]
     around = _around(model)
-    run = NetworkRun(model.name, model.network, around, len(inputs), training=bool(training))
-    result = compute(run, *inputs, *around.variables.values())
+    updates: dict[str, Array] = {}
+    run = _of_network(model.network, around, len(inputs), bool(training), updates)
+    result = compute(model.name, *run, *inputs, *around.variables.values())
     if training:
-        around.take_updates(run.updates)
+        around.take_updates(updates)
     step = STEP.get()
     if step is not None and step.model is model:
         step.step.outputs = bare(result) if not isinstance(result, tuple) else list(map(bare, result))
@@ -135,26 +124,20 @@ def _around(model: Architecture) -> Surroundings:
     return Surroundings(trained, model.arrays, chance, partial(variables.take_state, index), sums)
 
 
-class _Penalty(Computation):
-    """The penalty of a regularizer, as a function of one weight."""
-
-    def __init__(self, penalty: Regularizer) -> None:
-        self._penalty = penalty
-
-    def forward(self, *arrays: Array) -> Any:
-        return np.float32(self._penalty(arrays[0]))
-
-    def backward(self, gradient: Any, *arrays: Array) -> list[Array]:
-        found = np.zeros_like(arrays[0])
-        self._penalty.add_gradient(arrays[0], found, float(gradient))
-        return [found]
-
-
 def penalties(model: Architecture) -> list[Any]:
     """Return the penalties of the regularizers of weights, recorded in a tape."""
     around = _around(model)
+
+    def of_one(penalty: Regularizer, weight: Any) -> Any:
+        def backward(gradient: Any, array: Array) -> list[Array]:
+            found = np.zeros_like(array)
+            penalty.add_gradient(array, found, float(gradient))
+            return [found]
+
+        return compute("penalty", lambda array: np.float32(penalty(array)), backward, weight)
+
     return [
-        compute(_Penalty(penalty), around.variables.get(name, around.others[name]))
+        of_one(penalty, around.variables.get(name, around.others[name]))
         for penalty, name in model.network.graph.regularized
     ]
 

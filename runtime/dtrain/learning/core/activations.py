@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from math import pi, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.core.configuration import unknown_name
 from dtrain.types import Array
 
@@ -29,9 +29,9 @@ class Activation:
     derivative: Callable[[Array, Array, Array], Array]
     needs_x: bool = False
 
-    def __call__(self, x: Array) -> Array:
-        """Return the value at `x`, a new array."""
-        return self.forward(np.array(as_float32(x, self.name)))
+    def __call__(self, x: Any, name: str | None = None) -> Any:
+        """Return the value at `x`, an array, a symbol or what a tape records; `name` has no effect."""
+        return import_module("dtrain.learning.functions.networks").activated(self, x)
 
     def apply(self, z: Array) -> tuple[Array, "Kept"]:
         """Return the value at `z`, which may be overwritten, and what `apply_back` needs."""

@@ -6,65 +6,113 @@ the first of two equal values, `clip_by_value` counts its bounds as within, and 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dtrain.absent_names import absent_from
+from dtrain.learning.core import activations
 from dtrain.learning.functions.recording import bare
-from dtrain.learning.functions.tensors import names_of, operands, tensor, tensor_function
+from dtrain.learning.functions.tensors import operands, tensor, tensor_function
+
+# Functions whose names and results are numpy's, or of another name there.
+_OF_ONE = "abs ceil cos exp floor log log1p logical_not negative sign sin sqrt square round=rint"
+_OF_TWO = (
+    "add subtract multiply divide equal not_equal less less_equal greater greater_equal logical_and "
+    "logical_or pow=power"
+)
+_ALONG: dict[str, Callable[..., Any]] = {
+    "reduce_sum": np.sum,
+    "reduce_mean": np.mean,
+    "reduce_prod": np.prod,
+    "reduce_max": np.max,
+    "reduce_min": np.min,
+    "reduce_all": np.all,
+    "reduce_any": np.any,
+    "reduce_variance": lambda x, axis, keepdims: np.mean(
+        np.square(x - np.mean(x, axis=axis, keepdims=True)), axis=axis, keepdims=keepdims
+    ),
+}
 
 
-def _by_numpy(name: str, function: Callable[..., Any], says: str, arguments: int = 1) -> Any:
-    """Return a function that is one of numpy's under TensorFlow's name."""
-
-    def one(x: Any) -> Any:
+def _of_one(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any) -> Any:
         return function(tensor(x))
 
-    def two(x: Any, y: Any) -> Any:
+    return _named(run, name, f"numpy's `{function.__name__}` of `x`, element by element")
+
+
+def _of_two(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any, y: Any) -> Any:
         return function(*operands(x, y))
 
-    run: Callable[..., Any] = one if arguments == 1 else two
-    run.__name__ = name
-    given = "`x`" if arguments == 1 else "`x` and `y`"
-    run.__doc__ = f"Return {says}, element by element of {given}."
+    return _named(run, name, f"numpy's `{function.__name__}` of `x` and `y`, element by element")
+
+
+def _along(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(input_tensor: Any, axis: Any = None, keepdims: bool = False) -> Any:
+        axes = tuple(map(int, axis)) if isinstance(axis, list | tuple | np.ndarray) else axis
+        return function(tensor(input_tensor), axis=axes, keepdims=keepdims)
+
+    what = f"the {name.partition('_')[2]} of `input_tensor` along `axis`, one or several; None: of all"
+    return _named(run, name, f"{what}.\n\n    With `keepdims` these axes stay, with length 1")
+
+
+def _largest(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def run(input: Any, axis: int = 0, output_type: Any = np.int64) -> Any:  # noqa: A002
+        return function(np.asarray(bare(tensor(input))), axis=axis).astype(output_type)
+
+    return _named(run, name, f"numpy's `{name}` of `input` along `axis`, as `output_type`")
+
+
+def _named(run: Callable[..., Any], name: str, returned: str) -> Callable[..., Any]:
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = f"Return {returned}."
     return tensor_function(run)
 
 
-abs = _by_numpy("abs", np.abs, "the absolute value")  # noqa: A001
-ceil = _by_numpy("ceil", np.ceil, "the next whole number above")
-cos = _by_numpy("cos", np.cos, "the cosine")
-exp = _by_numpy("exp", np.exp, "e to the power of x")
-floor = _by_numpy("floor", np.floor, "the next whole number below")
-log = _by_numpy("log", np.log, "the natural logarithm")
-log1p = _by_numpy("log1p", np.log1p, "log(1 + x), exact near 0")
-logical_not = _by_numpy("logical_not", np.logical_not, "whether a value is false")
-negative = _by_numpy("negative", np.negative, "-x")
-reciprocal = _by_numpy("reciprocal", lambda x: 1 / x, "1 / x")
-round = _by_numpy("round", lambda x: np.rint(np.asarray(bare(x))), "the nearest whole number")  # noqa: A001
-rsqrt = _by_numpy("rsqrt", lambda x: 1 / np.sqrt(x), "1 / sqrt(x)")
-sign = _by_numpy("sign", np.sign, "-1, 0 or 1 by the sign")
-sin = _by_numpy("sin", np.sin, "the sine")
-sqrt = _by_numpy("sqrt", np.sqrt, "the square root")
-square = _by_numpy("square", lambda x: x * x, "x * x")
-add = _by_numpy("add", np.add, "x + y", 2)
-subtract = _by_numpy("subtract", np.subtract, "x - y", 2)
-multiply = _by_numpy("multiply", np.multiply, "x * y", 2)
-divide = _by_numpy("divide", np.true_divide, "x / y", 2)
-pow = _by_numpy("pow", np.power, "x to the power of y", 2)  # noqa: A001
-equal = _by_numpy("equal", np.equal, "x == y", 2)
-not_equal = _by_numpy("not_equal", np.not_equal, "x != y", 2)
-less = _by_numpy("less", np.less, "x < y", 2)
-less_equal = _by_numpy("less_equal", np.less_equal, "x <= y", 2)
-greater = _by_numpy("greater", np.greater, "x > y", 2)
-greater_equal = _by_numpy("greater_equal", np.greater_equal, "x >= y", 2)
-logical_and = _by_numpy("logical_and", np.logical_and, "x and y", 2)
-logical_or = _by_numpy("logical_or", np.logical_or, "x or y", 2)
-maximum = _by_numpy("maximum", lambda x, y: np.where(x >= y, x, y), "the larger of x and y", 2)
-minimum = _by_numpy("minimum", lambda x, y: np.where(x <= y, x, y), "the smaller of x and y", 2)
-squared_difference = _by_numpy(
-    "squared_difference", lambda x, y: np.square(np.subtract(x, y)), "(x - y) * (x - y)", 2
-)
+def _of_numpy(names: str) -> list[tuple[str, Callable[..., Any]]]:
+    pairs = (each.partition("=") for each in names.split())
+    return [(name, getattr(np, theirs or name)) for name, _, theirs in pairs]
+
+
+_MADE = [
+    *(_of_one(*each) for each in _of_numpy(_OF_ONE)),
+    *(_of_two(*each) for each in _of_numpy(_OF_TWO)),
+    *(_along(name, function) for name, function in _ALONG.items()),
+    *(_largest(function.__name__, function) for function in (np.argmax, np.argmin)),
+]
+globals().update({each.__name__: each for each in _MADE})
+
+sigmoid = activations.sigmoid
+softplus = activations.softplus
+tanh = activations.tanh
+
+
+@tensor_function
+def maximum(x: Any, y: Any) -> Any:
+    """Return the larger of `x` and `y`, element by element."""
+    x, y = operands(x, y)
+    return np.where(x >= y, x, y)
+
+
+@tensor_function
+def minimum(x: Any, y: Any) -> Any:
+    """Return the smaller of `x` and `y`, element by element."""
+    x, y = operands(x, y)
+    return np.where(x <= y, x, y)
+
+
+@tensor_function
+def squared_difference(x: Any, y: Any) -> Any:
+    """Return the square of `x` - `y`, element by element."""
+    return np.square(np.subtract(*operands(x, y)))
+
+
+@tensor_function
+def rsqrt(x: Any) -> Any:
+    """Return 1 / sqrt(`x`), element by element."""
+    return 1 / np.sqrt(tensor(x))
 
 
 @tensor_function
@@ -83,69 +131,10 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any) -> Any:
     return np.where(t < low, low, np.where(t > high, high, t))
 
 
-def _axes(axis: Any) -> Any:
-    return tuple(int(each) for each in axis) if isinstance(axis, list | tuple | np.ndarray) else axis
-
-
-def _reduction(name: str, function: Callable[..., Any], says: str) -> Any:
-    def run(input_tensor: Any, axis: Any = None, keepdims: bool = False) -> Any:
-        return function(tensor(input_tensor), axis=_axes(axis), keepdims=keepdims)
-
-    run.__name__ = name
-    run.__doc__ = (
-        f"Return {says} of `input_tensor` along `axis`, one or a list of them; None: of all elements.\n\n"
-        "    With `keepdims` these axes stay, with length 1.\n    "
-    )
-    return tensor_function(run)
-
-
-reduce_sum = _reduction("reduce_sum", np.sum, "the sum")
-reduce_mean = _reduction("reduce_mean", np.mean, "the mean")
-reduce_prod = _reduction("reduce_prod", np.prod, "the product")
-reduce_max = _reduction("reduce_max", np.max, "the largest value")
-reduce_min = _reduction("reduce_min", np.min, "the smallest value")
-reduce_all = _reduction("reduce_all", np.all, "whether all are true")
-reduce_any = _reduction("reduce_any", np.any, "whether any is true")
-
-
-def _variance(x: Any, axis: Any, keepdims: bool) -> Any:
-    return np.mean(np.square(x - np.mean(x, axis=axis, keepdims=True)), axis=axis, keepdims=keepdims)
-
-
-def _log_of_sum(x: Any, axis: Any, keepdims: bool) -> Any:
-    top = np.max(np.asarray(bare(x)), axis=axis, keepdims=True)
-    total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=keepdims))
-    return total + (top if keepdims else np.squeeze(top, axis))
-
-
-reduce_variance = _reduction("reduce_variance", _variance, "the variance")
-reduce_logsumexp = _reduction("reduce_logsumexp", _log_of_sum, "the logarithm of the sum of exp(x)")
-
-
 @tensor_function
-def cumsum(x: Any, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Any:
-    """Return the sums of `x` up to each value along `axis`: from the end if `reverse`.
-
-    If `exclusive`, the value itself is not in its sum.
-    """
-    x = tensor(x)
-    turned = (*[slice(None)] * (axis % np.ndim(x)), slice(None, None, -1))
-    x = x[turned] if reverse else x
-    sums = np.cumsum(x, axis=axis)
-    sums = sums - x if exclusive else sums
-    return sums[turned] if reverse else sums
-
-
-@tensor_function
-def argmax(input: Any, axis: int = 0, output_type: Any = np.int64) -> Any:  # noqa: A002
-    """Return the positions of the largest values of `input` along `axis`, as `output_type`."""
-    return np.argmax(np.asarray(bare(tensor(input))), axis=axis).astype(output_type)
-
-
-@tensor_function
-def argmin(input: Any, axis: int = 0, output_type: Any = np.int64) -> Any:  # noqa: A002
-    """Return the positions of the smallest values of `input` along `axis`, as `output_type`."""
-    return np.argmin(np.asarray(bare(tensor(input))), axis=axis).astype(output_type)
+def cumsum(x: Any, axis: int = 0) -> Any:
+    """Return the sums of `x` up to each value along `axis`."""
+    return np.cumsum(tensor(x), axis=axis)
 
 
 @tensor_function
@@ -154,16 +143,8 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False)
 
     With `transpose_a` and `transpose_b` they are transposed before.
     """
-    a, b = tensor(a), tensor(b)
-    return np.matmul(
-        np.swapaxes(a, -1, -2) if transpose_a else a, np.swapaxes(b, -1, -2) if transpose_b else b
-    )
-
-
-@tensor_function
-def tensordot(a: Any, b: Any, axes: Any) -> Any:
-    """Return the sums of products of `a` and `b` over `axes`: how many, or those of each."""
-    return np.tensordot(tensor(a), tensor(b), axes)
+    both = ((tensor(a), transpose_a), (tensor(b), transpose_b))
+    return np.matmul(*(np.swapaxes(each, -1, -2) if turned else each for each, turned in both))
 
 
 @tensor_function
@@ -179,24 +160,6 @@ def stop_gradient(input: Any) -> Any:  # noqa: A002
 
 
 @tensor_function
-def softplus(features: Any) -> Any:
-    """Return log(1 + exp(x)) of `features`."""
-    return np.logaddexp(tensor(features), 0)
-
-
-@tensor_function
-def sigmoid(x: Any) -> Any:
-    """Return 1 / (1 + exp(-x)) of `x`."""
-    return np.exp(-np.logaddexp(-tensor(x), 0))
-
-
-@tensor_function
-def tanh(x: Any) -> Any:
-    """Return the hyperbolic tangent of `x`."""
-    return np.tanh(tensor(x))
-
-
-@tensor_function
 def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Any:
     """Return `x` over its Euclidean norm along `axis`, the square of which is at least `epsilon`."""
     x = tensor(x)
@@ -204,7 +167,15 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Any:
     return x / np.sqrt(np.where(total > epsilon, total, np.float32(epsilon)))
 
 
-__all__ = names_of(__name__)
+__all__ = [
+    *(each.__name__ for each in _MADE),
+    *("clip_by_value", "cumsum", "divide_no_nan", "einsum", "l2_normalize", "matmul", "maximum", "minimum"),
+    *("rsqrt", "sigmoid", "softplus", "squared_difference", "stop_gradient", "tanh"),
+]
 
-if not TYPE_CHECKING:
-    __getattr__ = absent_from("dtrain.math", __all__)
+_absent = absent_from("dtrain.math", __all__)
+
+
+def __getattr__(name: str) -> Any:
+    """Answer for a name that is absent."""
+    return _absent(name)

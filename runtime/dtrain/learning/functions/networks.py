@@ -1,61 +1,60 @@
 """Functions of neural networks by the names of `tf.nn`; `dt.nn` has them.
 
-Functions with an activation of `dt.activations` behind them have its derivative as their gradient.
+Those that are activations of `dt.activations` have its derivative as their gradient.
 """
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from dtrain.learning.core import activations
 from dtrain.learning.core.activations import Activation
-from dtrain.learning.functions.arithmetic import l2_normalize, sigmoid, softplus, tanh
-from dtrain.learning.functions.recording import Computation, bare, compute
-from dtrain.learning.functions.tensors import names_of, tensor, tensor_function
+from dtrain.learning.core.arrays import as_float32
+from dtrain.learning.core.results import result_of
+from dtrain.learning.functions import arithmetic
+from dtrain.learning.functions.recording import bare, compute
+from dtrain.learning.functions.tensors import Symbol, plain, tensor, tensor_function
 from dtrain.types import Array
 
-
-class _Activating(Computation):
-    """An activation function and its derivative as one node."""
-
-    def __init__(self, activation: Activation) -> None:
-        self._activation = activation
-
-    def __str__(self) -> str:
-        return self._activation.name
-
-    def forward(self, *arrays: Array) -> Array:
-        return self._activation(arrays[0])
-
-    def backward(self, gradient: Any, *arrays: Array) -> list[Array]:
-        _, kept = self._activation.apply(np.array(arrays[0], np.float32))
-        before = np.array(arrays[0], np.float32) if self._activation.needs_x else kept[0]
-        return [self._activation.apply_back((before, kept[1]), np.array(gradient, np.float32))]
+__all__ = [
+    *("elu", "gelu", "l2_normalize", "leaky_relu", "log_softmax", "relu", "relu6", "selu", "sigmoid"),
+    *("sigmoid_cross_entropy_with_logits", "silu", "softmax", "softmax_cross_entropy_with_logits"),
+    *("softplus", "softsign", "sparse_softmax_cross_entropy_with_logits", "swish", "tanh"),
+]
 
 
-def _activating(activation: Activation) -> Any:
-    def run(features: Any) -> Any:
-        return compute(_Activating(activation), tensor(features))
+def activated(activation: Activation, x: Any) -> Any:
+    """Return the value of an activation at arrays, symbols, variables, or what a tape records."""
+    if isinstance(x, Symbol):
+        return import_module("dtrain.learning.layers").Activation(activation.name)(x)
 
-    run.__name__ = activation.name
-    run.__doc__ = f"Return `dt.activations.{activation.name}` of `features`; see `tf.nn`."
-    return tensor_function(run)
+    def forward(array: Array) -> Array:
+        return activation.forward(np.array(as_float32(array, activation.name)))
 
+    def backward(gradient: Any, array: Array) -> list[Array]:
+        _, kept = activation.apply(np.array(array, np.float32))
+        return [activation.apply_back(kept, np.array(gradient, np.float32))]
 
-relu = _activating(activations.relu)
-relu6 = _activating(activations.relu6)
-elu = _activating(activations.elu)
-selu = _activating(activations.selu)
-silu = _activating(activations.silu)
-swish = _activating(activations.swish)
-softsign = _activating(activations.softsign)
+    return result_of(compute(activation.name, forward, backward, tensor(plain(x))))
 
 
-@tensor_function
+l2_normalize = arithmetic.l2_normalize
+sigmoid = activations.sigmoid
+softplus = activations.softplus
+tanh = activations.tanh
+relu = activations.relu
+relu6 = activations.relu6
+elu = activations.elu
+selu = activations.selu
+silu = activations.silu
+swish = activations.swish
+softsign = activations.softsign
+
+
 def gelu(features: Any, approximate: bool = False) -> Any:
     """Return `features` times the normal distribution's cumulative function; by tanh if `approximate`."""
-    activation = activations.gelu_tanh if approximate else activations.gelu
-    return compute(_Activating(activation), tensor(features))
+    return (activations.gelu_tanh if approximate else activations.gelu)(features)
 
 
 @tensor_function
@@ -76,9 +75,7 @@ def log_softmax(logits: Any, axis: int = -1) -> Any:
 @tensor_function
 def softmax(logits: Any, axis: int = -1) -> Any:
     """Return exp(x) / sum of exp(x) of `logits` along `axis`."""
-    x = tensor(logits)
-    x = np.exp(x - np.max(np.asarray(bare(x)), axis=axis, keepdims=True))
-    return x / np.sum(x, axis=axis, keepdims=True)
+    return np.exp(log_softmax(logits, axis))
 
 
 @tensor_function
@@ -97,10 +94,5 @@ def softmax_cross_entropy_with_logits(labels: Any, logits: Any, axis: int = -1) 
 @tensor_function
 def sparse_softmax_cross_entropy_with_logits(labels: Any, logits: Any) -> Any:
     """Return the cross-entropy of numbers of classes, `labels`, with the softmax of `logits`."""
-    classes = np.asarray(bare(tensor(labels)))
-    chances = log_softmax(logits)
-    hit = np.arange(np.shape(chances)[-1]) == classes[..., np.newaxis]
-    return -np.sum(chances * hit.astype(np.float32), axis=-1)
-
-
-__all__ = names_of(__name__, l2_normalize, sigmoid, softplus, tanh)
+    hit = np.eye(np.shape(bare(tensor(logits)))[-1], dtype=np.float32)[np.asarray(bare(tensor(labels)))]
+    return softmax_cross_entropy_with_logits(hit, logits)

@@ -5,7 +5,7 @@ become known one by one, recordings within each other, and computations of ours 
 their own, such as a layer's or a model's forward and backward. Each of these is one node.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from itertools import count
@@ -18,6 +18,9 @@ from dtrain.errors import ProgramError
 from dtrain.learning.core.results import ResultArray, ResultFloat, ResultNumber
 from dtrain.learning.functions.tensors import leaves, mapped, plain
 from dtrain.types import Array
+
+Forward = Callable[..., Any]
+Backward = Callable[..., Sequence[Any]]
 
 _numbers = count()
 """The number of each recording; autograd takes a greater number for one within another."""
@@ -38,18 +41,6 @@ def autograd() -> Any:
         boxes.ArrayBox.register(result)
         spaces.ArrayVSpace.register(result)
     return import_module("autograd")
-
-
-class Computation:
-    """A computation with a gradient of its own: one node of a recording."""
-
-    def forward(self, *arrays: Array) -> Any:
-        """Return the result: an array, or a tuple of arrays."""
-        raise NotImplementedError
-
-    def backward(self, gradient: Any, *arrays: Array) -> Sequence[Array | None]:
-        """Return the gradient by each of `arrays` from that by the result; None where there is none."""
-        raise NotImplementedError
 
 
 class RecordedTensor(NDArrayOperatorsMixin):
@@ -171,35 +162,39 @@ def wrapped(value: Any) -> Any:
     return RecordedTensor(value)
 
 
-def compute(computation: Computation, *values: Any) -> Any:
-    """Return the result of a computation, which is recorded if one of the values is."""
+def compute(what: str, forward: Forward, backward: Backward, *values: Any) -> Any:
+    """Return the result of a computation with a gradient of its own: one node, if a value is recorded.
+
+    Args:
+        what: its name, for errors.
+        forward: ``(*arrays) -> result``, an array or a tuple of arrays.
+        backward: ``(gradient, *arrays) -> gradients`` by each of the arrays; None where there is none.
+        values: what `forward` is given.
+    """
     values = tuple(plain(value) for value in values)
     if not is_recorded(values):
-        return computation.forward(*values)
-    return wrapped(_computed()(computation, *(boxed(value) for value in values)))
+        return forward(*values)
+    return wrapped(_computed()((what, forward, backward), *(boxed(value) for value in values)))
 
 
 @cache
 def _computed() -> Any:
-    """Return `Computation.forward` as a primitive of autograd."""
+    """Return the run of `forward` as a primitive of autograd."""
     extend = import_module("autograd.extend") if autograd() else None
     assert extend is not None
 
-    def computed(computation: Computation, *arrays: Array) -> Any:
-        return computation.forward(*arrays)
-
-    def back(computation: Computation, gradient: Any, *arrays: Array) -> Any:
-        found = computation.backward(gradient, *arrays)
-        pairs = zip(found, arrays, strict=True)
+    def back(node: Any, gradient: Any, *arrays: Array) -> Any:
+        pairs = zip(node[2](gradient, *arrays), arrays, strict=True)
         return tuple(np.zeros(np.shape(like), np.float32) if each is None else each for each, like in pairs)
 
     def no_second(argnums: Any, result: Any, args: Any, named: Any) -> Any:
         raise ProgramError(
-            f"{args[0]}: second derivatives through layers and models are not computed; write what you "
+            f"{args[0][0]}: second derivatives through layers and models are not computed; write what you "
             "differentiate twice with functions of dt, without layers"
         )
 
-    forward, backward = extend.primitive(computed), extend.primitive(back)
+    forward = extend.primitive(lambda node, *arrays: node[1](*arrays))
+    backward = extend.primitive(back)
 
     def gradients(argnums: Any, result: Any, args: Any, named: Any) -> Any:
         def of(gradient: Any) -> Any:

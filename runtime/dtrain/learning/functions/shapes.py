@@ -8,7 +8,31 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.recording import bare
-from dtrain.learning.functions.tensors import Symbol, names_of, operands, plain, tensor, tensor_function
+from dtrain.learning.functions.tensors import Symbol, operands, plain, tensor, tensor_function
+
+__all__ = [
+    "cast",
+    "concat",
+    "constant",
+    "convert_to_tensor",
+    "expand_dims",
+    "gather",
+    "getitem",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "range",
+    "reshape",
+    "shape",
+    "split",
+    "squeeze",
+    "stack",
+    "tile",
+    "transpose",
+    "where",
+    "zeros",
+    "zeros_like",
+]
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:
@@ -132,17 +156,12 @@ def split(value: Any, num_or_size_splits: Any, axis: int = 0, num: int | None = 
     `num` has no effect.
     """
     value = tensor(value)
-    if np.ndim(num_or_size_splits) == 0:
-        sizes = [np.shape(value)[axis] // int(num_or_size_splits)] * int(num_or_size_splits)
-    else:
-        sizes = [int(each) for each in num_or_size_splits]
-    if sum(sizes) != np.shape(value)[axis]:
-        raise InputError(
-            f"split: expected parts of {np.shape(value)[axis]} in all, found {num_or_size_splits}"
-        )
-    ends = np.cumsum(sizes)
-    before = (slice(None),) * (axis % np.ndim(value))
-    return [value[(*before, slice(end - size, end))] for size, end in zip(sizes, ends.tolist(), strict=True)]
+    length = np.shape(value)[axis]
+    several = np.ndim(num_or_size_splits) > 0
+    if sum(num_or_size_splits) != length if several else length % num_or_size_splits:
+        raise InputError(f"split: expected parts of {length} in all, found {num_or_size_splits}")
+    ends = np.cumsum(num_or_size_splits)[:-1].tolist() if several else int(num_or_size_splits)
+    return list(np.split(value, ends, axis))
 
 
 @tensor_function
@@ -184,6 +203,3 @@ def one_hot(
 def getitem(value: Any, key: Any) -> Any:
     """Return a part of the values, as Python's square brackets say it."""
     return value[key]
-
-
-__all__ = names_of(__name__)

@@ -183,15 +183,8 @@ def tensor_function(run: F) -> F:
     return function  # type: ignore[return-value]
 
 
-def names_of(module: str, *others: Any) -> list[str]:
-    """Return the public names of functions that a module of this room defines, and of others that it has."""
-    found = vars(import_module(module))
-    own = [each for each in found if getattr(found[each], "__module__", "") == module and each[0] != "_"]
-    return sorted([*own, *(each.__name__ for each in others)])
-
-
 def functions() -> dict[str, Callable[..., Any]]:
     """Return every function by its name; they are loaded when the first is asked for."""
-    for home in ("arithmetic", "shapes", "networks", "chance"):
+    for home in ("arithmetic", "shapes", "networks"):
         import_module(f"{__package__}.{home}")
     return FUNCTIONS

@@ -91,7 +91,7 @@ class Head(NamedTuple):
             raise InputError(f"{self.label}: {error}") from None
 
     def output(self, value: Array) -> Array:
-        return np.array(value) if self.activation is None else self.activation(value)
+        return np.array(value) if self.activation is None else self.activation.forward(np.array(value))
 
 
 def masked(sample_weight: Any, mask: Array, is_mean: bool) -> Array:

@@ -18,7 +18,7 @@ import numpy as np
 
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.arrays import as_float32, shape_text
-from dtrain.learning.functions.recording import Computation, Recording, bare, compute
+from dtrain.learning.functions.recording import Backward, Forward, Recording, bare, compute
 from dtrain.learning.functions.tensors import CHANCE, Source, plain, tensor
 from dtrain.learning.layers.base import Call, CallArguments, Layer, Weight
 from dtrain.types import Array, Arrays
@@ -108,8 +108,8 @@ class CallFrame:
         trains = self.call.training if training is None else training
         call = Call(trains, self.call.rng, sums=self.call.sums, goes_back=self.call.goes_back)
         weights = {name.removeprefix(prefix): self.weights[name] for name in names}
-        run = LayerRun(layer, len(values), list(weights), call, arguments)
-        result = compute(run, *values, *weights.values())
+        run = _of_layer(layer, len(values), list(weights), call, arguments)
+        result = compute(layer.label, *run, *values, *weights.values())
         for name, value in call.updates.items():
             self.weights[prefix + name] = self.call.updates[prefix + name] = value
         return list(result) if isinstance(result, tuple) else result
@@ -141,48 +141,38 @@ FRAME: ContextVar[CallFrame | None] = ContextVar("frame", default=None)
 """The run of a `call` in which a line stands; None: in none."""
 
 
-class LayerRun(Computation):
-    """Forward and backward of one layer within another: `inputs` arrays, then those of weights by `names`.
+def _of_layer(
+    layer: Layer, n: int, names: list[str], call: Call, arguments: CallArguments
+) -> tuple[Forward, Backward]:
+    """Return forward and backward of one layer within another, functions of `n` inputs and the named weights.
 
     The last of the inputs are the arguments of the call that are tensors.
     """
+    first = n - len(arguments.tensors)
+    cache: Any = None
 
-    def __init__(
-        self, layer: Layer, inputs: int, names: list[str], call: Call, arguments: CallArguments
-    ) -> None:
-        self._layer = layer
-        self._ends = inputs - len(arguments.tensors), inputs
-        self._names = names
-        self._call = call
-        self._arguments = arguments
-        self._cache: Any = None
-
-    def __str__(self) -> str:
-        return self._layer.label
-
-    def forward(self, *arrays: Array) -> Any:
-        layer = self._layer
-        first, last = self._ends
+    def forward(*arrays: Array) -> Any:
+        nonlocal cache
         x: list[Any] = list(arrays[:first])
         if not layer.any_dtype:
             x = [as_float32(each, layer.label) for each in x]
-        given = dict(zip(self._arguments.tensors, arrays[first:last], strict=True))
-        self._call.arguments = {**self._arguments.options, **given}
-        self._call.mask = given.get("mask", [None] * first if layer.takes_list else None)
-        y, self._cache = layer.forward(self._weights(arrays), x if layer.takes_list else x[0], self._call)
+        given = dict(zip(arguments.tensors, arrays[first:n], strict=True))
+        call.arguments = {**arguments.options, **given}
+        call.mask = given.get("mask", [None] * first if layer.takes_list else None)
+        weights = dict(zip(names, arrays[n:], strict=True))
+        y, cache = layer.forward(weights, x if layer.takes_list else x[0], call)
         return tuple(np.array(each) for each in y) if isinstance(y, list) else np.array(y)
 
-    def backward(self, gradient: Any, *arrays: Array) -> list[Array | None]:
-        weights = self._weights(arrays)
+    def backward(gradient: Any, *arrays: Array) -> list[Any]:
+        weights = dict(zip(names, arrays[n:], strict=True))
         places = {name: np.zeros_like(array) for name, array in weights.items()}
         several = isinstance(gradient, tuple)
         dy: Any = [np.array(each, np.float32) for each in (gradient if several else [gradient])]
-        dx = self._layer.backward(weights, self._cache, dy if several else dy[0], places, self._call)
-        of_arguments = map(self._call.argument_gradients.get, self._arguments.tensors)
-        return [*(dx if self._layer.takes_list else [dx]), *of_arguments, *places.values()]
+        dx = layer.backward(weights, cache, dy if several else dy[0], places, call)
+        of_arguments = map(call.argument_gradients.get, arguments.tensors)
+        return [*(dx if layer.takes_list else [dx]), *of_arguments, *places.values()]
 
-    def _weights(self, arrays: Sequence[Array]) -> dict[str, Array]:
-        return dict(zip(self._names, arrays[self._ends[1] :], strict=True))
+    return forward, backward
 
 
 class Composition:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dtrain.errors import SpecError
 from dtrain.learning.core.arrays import without_last_axis
-from dtrain.learning.functions.recording import Computation, RecordedTensor, Recording, bare
+from dtrain.learning.functions.recording import RecordedTensor, Recording, bare, compute
 from dtrain.learning.losses.loss import Loss
 from dtrain.types import Array
 
@@ -61,30 +61,21 @@ def _targets(y_true: Any, y_pred: Any) -> Any:
     return y_true.astype(y_pred.dtype, copy=False) if y_true.dtype.kind == "f" else y_true
 
 
-class LossRun(Computation):
-    """A loss with a rule of ours as one node of a recording: a function of the predictions."""
+def recorded(loss: Loss, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
+    """Return a loss with a rule of ours as one node of a recording: a function of the predictions."""
+    y_true, weight = bare(y_true), bare(sample_weight)
 
-    def __init__(self, loss: Loss, y_true: Any, sample_weight: Any) -> None:
-        self._loss = loss
-        self._y_true = bare(y_true)
-        self._weight = bare(sample_weight)
-
-    def __str__(self) -> str:
-        return type(self._loss).__name__
-
-    def forward(self, *arrays: Array) -> Any:
-        return self._loss(self._y_true, arrays[0], self._weight)
-
-    def backward(self, gradient: Any, *arrays: Array) -> list[Array]:
-        if self._loss.reduction != "none":
-            return [self._loss.value_and_gradient(self._y_true, arrays[0], self._weight)[1] * gradient]
-        lost, by_each = self._loss.of_each(self._y_true, arrays[0])
+    def backward(gradient: Any, predicted: Array) -> list[Array]:
+        if loss.reduction != "none":
+            return [loss.value_and_gradient(y_true, predicted, weight)[1] * gradient]
+        lost, by_each = loss.of_each(y_true, predicted)
         factors = np.asarray(gradient, by_each.dtype)
-        if self._weight is not None:
-            factors = factors * np.broadcast_to(
-                without_last_axis(np.asarray(self._weight, by_each.dtype), lost.ndim), lost.shape
-            )
+        if weight is not None:
+            weights = without_last_axis(np.asarray(weight, by_each.dtype), lost.ndim)
+            factors = factors * np.broadcast_to(weights, lost.shape)
         return [by_each * factors.reshape(*factors.shape, *[1] * (by_each.ndim - factors.ndim))]
+
+    return compute(type(loss).__name__, lambda predicted: loss(y_true, predicted, weight), backward, y_pred)
 
 
 @dataclass

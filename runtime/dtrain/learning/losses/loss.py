@@ -17,7 +17,7 @@ from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.learning.core.results import result_of
-from dtrain.learning.functions.recording import compute, is_recorded
+from dtrain.learning.functions.recording import is_recorded
 from dtrain.learning.functions.tensors import plain
 from dtrain.types import Array
 
@@ -80,7 +80,7 @@ class Loss(Configurable):
                 _called().reduced(self, self._call, plain(y_true), plain(y_pred), plain(sample_weight))
             )
         if is_recorded(y_pred):
-            return compute(_called().LossRun(self, y_true, sample_weight), y_pred)
+            return _called().recorded(self, y_true, y_pred, sample_weight)
         losses, weights, divisor, _ = self._weighted(y_true, y_pred, sample_weight)
         if weights is not None:
             losses = losses * weights
