@@ -118,6 +118,28 @@ def test_without_the_extra_the_program_gets_one_sentence_and_graphs_of_layers_tr
     assert "pip install dtrain[autograd]" in run.stdout
 
 
+class Asking(dt.Model):
+    def __init__(self, *, dropped):
+        super().__init__()
+        self.dense = dt.layers.Dense(2, kernel_initializer="ones")
+        self.other = dt.layers.Dropout(0.5) if dropped else dt.layers.Dense(2)
+
+    def call(self, x, training=None):
+        x = self.dense(x + x)
+        if training:
+            x = self.other(x, training=training)
+        return x * 2
+
+
+def test_a_model_asks_whether_it_trains():
+    given = np.ones((2, 3), np.float32)
+    model = Asking(dropped=True)
+    np.testing.assert_array_equal(model(given), np.full((2, 2), 12.0))
+    assert set(np.unique(model(np.ones((50, 3), np.float32), training=True)).tolist()) == {0.0, 24.0}
+    with pytest.raises(ProgramError, match="do nothing in inference, such as Dropout"):
+        Asking(dropped=False)(given)
+
+
 def test_what_a_tape_cannot_do_is_one_sentence():
     x = dt.Variable(2.0)
     with dt.GradientTape() as tape:

@@ -287,11 +287,66 @@ def own_schedule_and_metric(tf, k):
     return {**found, "evaluated": model.evaluate(X, Y, verbose=0), "rate": float(WarmUp()(3))}
 
 
+def layers_of_sequences(tf, k):
+    class Attending(k.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.attention = k.layers.MultiHeadAttention(num_heads=2, key_dim=3)
+            self.ffn = k.Sequential([k.layers.Dense(7, activation="relu"), k.layers.Dense(4)])
+            self.first = k.layers.LayerNormalization()
+            self.second = k.layers.LayerNormalization()
+            self.activation = k.activations.get("gelu")
+
+        def build(self, input_shape):
+            self.total = self.add_weight(name="total", shape=(), initializer="zeros", trainable=False)
+            self.built = True
+
+        def call(self, inputs):
+            inner = self.first(inputs + self.attention(inputs, inputs))
+            self.total.assign_add(tf.reduce_sum(inner))
+            return self.second(inner + self.activation(self.ffn(inner)))
+
+    class Recurring(k.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.encoder = k.layers.LSTM(3, return_state=True, return_sequences=True)
+            self.decoder = k.layers.LSTM(3)
+            self.both = k.layers.Bidirectional(k.layers.GRU(2))
+
+        def call(self, inputs):
+            encoded, *state = self.encoder(inputs)
+            return tf.concat([self.decoder(encoded, initial_state=state), self.both(inputs)], axis=-1)
+
+    class MaskedMean(k.layers.Layer):
+        def call(self, inputs, mask=None):
+            seen = tf.cast(mask, tf.float32)
+            return tf.reduce_sum(inputs * seen[..., None], 1) / tf.reduce_sum(seen, 1, keepdims=True)
+
+    x = X.reshape(6, 4, 4)
+    floats, numbers_of_words = k.Input((4, 4)), k.Input((4,), dtype="int32")
+    cases = {
+        "attending": (floats, k.layers.Flatten()(Attending()(floats)), x),
+        "recurring": (floats, Recurring()(floats), x),
+        "masked": (
+            numbers_of_words,
+            MaskedMean()(k.layers.Embedding(9, 4, mask_zero=True)(numbers_of_words)),
+            np.arange(1, 25).reshape(6, 4) % 9,
+        ),
+    }
+    found = {}
+    for name, (inputs, hidden, given) in cases.items():
+        model = k.Model(inputs, k.layers.Dense(1)(hidden))
+        model.compile(k.optimizers.SGD(0.02), "mse")
+        history = shaken(model).fit(given, Y[:6], **{**FIT, "batch_size": 3})
+        found[name] = numbers(model, history)
+    return found
+
+
 PROGRAMS = {
     each.__name__: each
     for each in (
         *(own_layers, functional_with_operators, subclassed, own_losses, own_train_step, distillation),
-        *(loop, gan, gradients, own_schedule_and_metric),
+        *(loop, gan, gradients, own_schedule_and_metric, layers_of_sequences),
     )
 }
 

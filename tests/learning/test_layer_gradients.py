@@ -267,7 +267,7 @@ WITHOUT_INPUT_GRADIENT = {
     *("Hashing", "HashedCrossing", "TextVectorization"),
     *("GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"),  # in RNN
     "RandomContrast",  # below, of values that are not cut
-    *("TensorFunction", "Lambda", "InTrainPhase"),  # in tests/learning/test_tensor_functions.py
+    *("TensorFunction", "Lambda"),  # in tests/learning/test_tensor_functions.py
 }
 
 

@@ -62,7 +62,7 @@ def test_every_layer_there_is_was_tried():
         *("Attention", "AdditiveAttention", "MultiHeadAttention", "Dot"),  # below
         *("LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"),  # in RNN
         *(cls.__name__ for cls in (*CATEGORIES, *SIZES)),
-        *("TensorFunction", "Lambda", "InTrainPhase"),  # in tests/keras and tests/learning
+        *("TensorFunction", "Lambda"),  # in tests/keras and tests/learning
     }
     assert set(dt.layers.classes()) <= tried
 

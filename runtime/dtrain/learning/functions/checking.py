@@ -1,6 +1,7 @@
 """`dt.utils.check_gradients`: gradients against finite differences."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ def check_gradients(function: Callable[..., Any], *inputs: Any, tolerance: float
     """Compare the gradients of a function, layer or model with finite differences; return the difference.
 
     Each input of floats, and each variable that is read, moves along a direction of -1 and 1 at random; the
-    result is weighed by random numbers. Random numbers that the function itself draws must not differ from
-    call to call. Choose inputs away from places without a derivative.
+    result is weighed by random numbers. Random numbers that the function itself draws must not differ
+    from call to call. Choose inputs away from places without a derivative.
 
     Args:
         function: ``(*inputs) -> result``, an array or a recorded value; or a layer or model.
@@ -34,34 +35,31 @@ def check_gradients(function: Callable[..., Any], *inputs: Any, tolerance: float
     """
     rng = np.random.default_rng(0)
     arrays = [np.array(each) for each in inputs]
+    floats = [number for number, each in enumerate(arrays) if each.dtype.kind == "f"]
     with GradientTape() as tape:
-        watched = [tape.watch(each) if each.dtype.kind == "f" else each for each in arrays]
-        result = function(*watched)
+        watched = {number: tape.watch(arrays[number]) for number in floats}
+        result = function(*({**dict(enumerate(arrays)), **watched}.values()))
         factors = rng.standard_normal(np.shape(bare(result))).astype(np.float32)
         target = np.sum(result * factors)
-    numbers = [number for number, each in enumerate(arrays) if each.dtype.kind == "f"]
-    moved: list[Any] = [*numbers, *tape.watched_variables()]
-    gradients = tape.gradient(target, [watched[each] if isinstance(each, int) else each for each in moved])
+    variables = tape.watched_variables()
+    gradients = tape.gradient(target, [*watched.values(), *variables])
+    moved = [
+        *((f"input {number}", arrays[number], partial(arrays.__setitem__, number)) for number in floats),
+        *((f"variable {each.name}", np.array(each.read()), each.assign) for each in variables),
+    ]
     worst = 0.0
-    for each, gradient in zip(moved, gradients, strict=True):
-        name = f"input {each}" if isinstance(each, int) else f"variable {each.name}"
-        before = np.array(arrays[each] if isinstance(each, int) else each.read())
-        direction = rng.choice([-1.0, 1.0], np.shape(before)).astype(before.dtype)
-        values = []
+    for (name, before, put), gradient in zip(moved, gradients, strict=True):
+        way = rng.choice([-1.0, 1.0], before.shape).astype(before.dtype)
+        ends = []
         for step in (STEP, -STEP, 0.0):
-            value = before + np.float32(step) * direction
-            if isinstance(each, int):
-                arrays[each] = value
-            else:
-                each.assign(value)
-            values.append(float(np.sum(np.asarray(bare(function(*arrays)), np.float64) * factors)))
-        expected = (values[0] - values[1]) / (2 * STEP)
-        given = 0.0 if gradient is None else float(np.sum(np.asarray(gradient, np.float64) * direction))
-        difference = abs(given - expected) / max(1.0, abs(expected))
-        if difference > tolerance:
+            put(before + np.float32(step) * way)
+            ends.append(float(np.sum(np.asarray(bare(function(*arrays)), np.float64) * factors)))
+        expected = (ends[0] - ends[1]) / (2 * STEP)
+        found = 0.0 if gradient is None else float(np.sum(np.asarray(gradient, np.float64) * way))
+        worst = max(worst, abs(found - expected) / max(1.0, abs(expected)))
+        if worst > tolerance:
             raise InputError(
                 f"check_gradients: {name}: expected the derivative {expected:.5g} by finite differences, "
-                f"found {given:.5g}"
+                f"found {found:.5g}"
             )
-        worst = max(worst, difference)
     return worst

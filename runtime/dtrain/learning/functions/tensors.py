@@ -104,8 +104,22 @@ class Source(NDArrayOperatorsMixin):
         """Return the value as the calling line sees it, as a new array."""
         return np.array(self.read())
 
+    def assign(self, value: Any) -> Any:
+        """Take a value."""
+        raise NotImplementedError
+
+    def assign_add(self, delta: Any) -> Any:
+        """Add a value."""
+        return self.assign(self.read() + np.asarray(delta))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(self.read(), dtype)
+
+    def __float__(self) -> float:
+        return float(self.read())
+
+    def __getitem__(self, key: Any) -> Any:
+        return plain(self)[key]
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
         return getattr(ufunc, method)(*map(plain, inputs), **named)

@@ -102,7 +102,7 @@ if TYPE_CHECKING:
         ZeroPadding1D,
         ZeroPadding2D,
     )
-    from dtrain.learning.layers.tensor_functions import InTrainPhase, Lambda, TensorFunction
+    from dtrain.learning.layers.tensor_functions import Lambda, TensorFunction
     from dtrain.learning.layers.wrapping import Bidirectional, TimeDistributed
 
 __all__ = [
@@ -149,7 +149,6 @@ __all__ = [
     "GroupNormalization",
     "HashedCrossing",
     "Hashing",
-    "InTrainPhase",
     "Input",
     "InputLayer",
     "IntegerLookup",

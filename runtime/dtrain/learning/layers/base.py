@@ -227,21 +227,6 @@ class SymbolicTensor(Symbol):
         return import_module("dtrain.learning.layers.tensor_functions").applied(name, args, named)
 
 
-class TracedPhase:
-    """The value of `training` while the `call` of a model is traced.
-
-    Layers that it is given to do as the model does. `asked` tells whether Python has asked for its truth.
-    """
-
-    def __init__(self, assumed: bool) -> None:
-        self.assumed = assumed
-        self.asked = False
-
-    def __bool__(self) -> bool:
-        self.asked = True
-        return self.assumed
-
-
 @dataclass(eq=False)
 class Layer(WithWeights, Configurable):
     """Base class of layers. A layer of your own takes ten lines:

@@ -19,7 +19,7 @@ import numpy as np
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.arrays import as_float32, shape_text
 from dtrain.learning.functions.recording import Backward, Forward, Recording, bare, compute
-from dtrain.learning.functions.tensors import CHANCE, Source, plain, tensor
+from dtrain.learning.functions.tensors import CHANCE, Source, leaves, plain, tensor
 from dtrain.learning.layers.base import Call, CallArguments, Layer, Weight
 from dtrain.types import Array, Arrays
 
@@ -50,28 +50,31 @@ class LayerWeight(Source):
         frame = FRAME.get()
         if frame is not None and self.layer in frame.prefixes:
             return frame.weights[frame.prefixes[self.layer] + self.name]
-        for model in self.layer.used_by:
-            names = {(layer, weight.name): name for layer, weight, name in model.network.graph.weights()}
-            return model.arrays[names[self.layer, self.name]]
+        if self.layer.built:
+            return self._variable().read()
         raise ProgramError(
             f"{self.layer.label}: its weight {self.name} has no value before the layer is called"
         )
 
     def assign(self, value: Any) -> None:
-        """Take a new value, in `call` of a layer in training: that of a weight which is not trained."""
+        """Take a new value; within `call` in training, of a weight with ``trainable=False``."""
         frame = FRAME.get()
-        if frame is None or self.trainable or self.layer not in frame.prefixes:
+        if frame is None and self.layer.built:
+            self._variable().assign(value)
+        elif frame is None or self.trainable or self.layer not in frame.prefixes:
             raise ProgramError(
-                f"{self.layer.label}: {self.name}: expected assign within `call`, of a weight with "
-                "trainable=False; use set_weights of the model elsewhere"
+                f"{self.layer.label}: {self.name}: expected assign of a layer that is built, or within "
+                "`call` of a weight with trainable=False"
             )
-        name = frame.prefixes[self.layer] + self.name
-        frame.weights[name] = new = np.array(bare(value), self.dtype)
-        if frame.call.training:
-            frame.call.updates[name] = new
+        else:
+            name = frame.prefixes[self.layer] + self.name
+            frame.weights[name] = new = np.array(bare(value), self.dtype)
+            if frame.call.training:
+                frame.call.updates[name] = new
 
-    def __getitem__(self, key: Any) -> Any:
-        return plain(self)[key]
+    def _variable(self) -> Any:
+        owner = self.layer._owner()
+        return owner.in_replicas().by_name[self.layer._names(owner)[self.name]]
 
     def __repr__(self) -> str:
         return f"<LayerWeight {self.layer.label} {self.name} {self.shape}>"
@@ -136,6 +139,15 @@ class CallFrame:
         ones = [np.ones((size, *shape), np.float32) for shape in (made if isinstance(made, list) else [made])]
         return ones if isinstance(made, list) else ones[0]
 
+    def in_order(self, layer: Layer) -> dict[str, Weight]:
+        """Return the weights that a trial has found in Keras's order: by the layer's attributes."""
+        parts = [part for each in leaves(vars(layer)) for part in (each, *getattr(each, "layers", ()))]
+        places = [self.prefixes[each] for each in parts if isinstance(each, Layer) and each in self.prefixes]
+        declared = self.declared or {}
+        own = [name for name in declared if "/" not in name]
+        inner = [name for place in places for name in declared if place and name.startswith(place)]
+        return {name: declared[name] for name in [*own, *inner, *declared]}
+
 
 FRAME: ContextVar[CallFrame | None] = ContextVar("frame", default=None)
 """The run of a `call` in which a line stands; None: in none."""
@@ -186,9 +198,8 @@ class Composition:
         self._declared: dict[str, Weight] = {}
 
     @cached_property
-    def _takes_training(self) -> bool:
-        parameters = inspect.signature(self._layer.call).parameters
-        return "training" in parameters
+    def _parameters(self) -> Sequence[str]:
+        return tuple(inspect.signature(self._layer.call).parameters)
 
     def add(self, declared: Weight) -> LayerWeight:
         base = declared.name or "variable"
@@ -241,7 +252,8 @@ class Composition:
         given = values if self._layer.takes_list else values[0]
         rng = frame.call.rng if frame.call.goes_back or frame.call.training else None
         tokens = FRAME.set(frame), CHANCE.set(None if rng is None else lambda: rng)
-        named = {"training": frame.call.training} if self._takes_training else {}
+        found = {"training": frame.call.training, "mask": frame.call.mask}
+        named = {name: value for name, value in found.items() if name in self._parameters[1:]}
         try:
             y = self._layer.call(given, **named)
         finally:
@@ -270,15 +282,20 @@ class Composition:
         for size, length in zip(SIZES, LENGTHS, strict=True):
             declared = dict(self._own)
             ones = {name: np.ones(weight.shape, weight.dtype) for name, weight in declared.items()}
-            frame = CallFrame(self._layer, ones, Call(rng=np.random.default_rng(0)), declared)
-            sizes = [(size, *(length if each is None else each for each in shape)) for shape in shapes]
+            given = [
+                np.ones((size, *(length if n is None else n for n in shape)), np.float32) for shape in shapes
+            ]
+            call = Call(rng=np.random.default_rng(0))
+            masks = [np.ones(each.shape[:2], bool) for each in given]
+            call.mask = masks if self._layer.takes_list else masks[0]
+            frame = CallFrame(self._layer, ones, call, declared)
             try:
                 with np.errstate(all="ignore"):
-                    found.append((self._run([np.ones(each, np.float32) for each in sizes], frame), declared))
+                    found.append((self._run(given, frame), frame.in_order(self._layer)))
             except (ValueError, IndexError) as error:
-                given = ", ".join(map(shape_text, shapes))
+                wanted = ", ".join(map(shape_text, shapes))
                 raise InputError(
-                    f"{self._layer.label}: cannot be computed for inputs of shape {given}, tried with a "
+                    f"{self._layer.label}: cannot be computed for inputs of shape {wanted}, tried with a "
                     f"batch of {size}: {error}"
                 ) from error
         (one, self._declared), (other, again) = found

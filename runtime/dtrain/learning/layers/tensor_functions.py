@@ -9,11 +9,9 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import to_data
 from dtrain.learning.functions.tensors import functions
-from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
-from dtrain.learning.layers.dense import Activation
+from dtrain.learning.layers.base import Layer, SymbolicTensor
 from dtrain.learning.layers.merging import Add, Concatenate, Multiply, Subtract
 from dtrain.learning.layers.preprocessing.numeric import Rescaling
-from dtrain.types import Array, Arrays, Shape
 
 
 @dataclass(eq=False)
@@ -100,6 +98,8 @@ def _from_data(data: Any, inputs: Sequence[Any]) -> Any:
 
 def applied(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Return the symbol of a function's result; a layer of Keras's that computes the same is preferred."""
+    if name == "concat" and len(args) == 1 and named.keys() == {"axis"}:
+        args, named = (*args, named["axis"]), {}
     if not named and (found := _as_layer(name, args)) is not None:
         return found
     inputs: list[Any] = []
@@ -110,59 +110,33 @@ def applied(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
 
 def _as_layer(name: str, args: Sequence[Any]) -> Any:
     """Return the result of a layer with a gradient of its own; None: there is none for these arguments."""
-    symbols = [isinstance(each, SymbolicTensor) for each in args]
-    numbers = [isinstance(each, int | float) and not isinstance(each, bool) for each in args]
-    floats = all(each.dtype.kind == "f" for each in args if isinstance(each, SymbolicTensor))
-    if name in MERGES and all(symbols) and floats and len({len(each.of_one) for each in args}) == 1:
-        return MERGES[name]()(list(args))
-    if name in SCALES and (sum(symbols), sum(numbers), len(args)) == (1, 1, 2) and floats:
-        [number] = [each for each, is_number in zip(args, numbers, strict=True) if is_number]
-        [symbol] = [each for each, is_symbol in zip(args, symbols, strict=True) if is_symbol]
-        scaling = SCALES[name](float(number), symbols[0])
-        return None if scaling is None else Rescaling(*scaling)(symbol)
-    if name == "negative" and floats:
-        return Rescaling(-1.0)(args[0])
-    if name in ("relu", "sigmoid", "tanh", "softplus", "elu", "selu", "swish", "silu") and len(args) == 1:
-        return Activation(name)(args[0])
-    if name == "concat" and len(args) == 2 and all(isinstance(each, SymbolicTensor) for each in args[0]):
-        ranks = {len(each.of_one) + 1 for each in args[0]}
-        if len(args[0]) > 1 and len(ranks) == 1 and args[1] % min(ranks):
-            return Concatenate(args[1])(list(args[0]))
-    return None
+    tensors: Any = args[0] if name == "concat" else args
+    symbols = [each for each in tensors if isinstance(each, SymbolicTensor)]
+    if any(each.dtype.kind != "f" for each in symbols):
+        return None
+    if len(symbols) == len(tensors) > 1 and len({len(each.of_one) for each in symbols}) == 1:
+        if name == "concat" and args[1] % (len(symbols[0].of_one) + 1):
+            return Concatenate(args[1])(symbols)
+        return MERGES[name]()(symbols) if name in MERGES else None
+    numbers = [each for each in tensors if isinstance(each, int | float) and not isinstance(each, bool)]
+    scale = SCALES.get((name, args[0] is symbols[0])) if len(symbols) == 1 and len(numbers) < 2 else None
+    if scale is None or len(symbols) + len(numbers) != len(tensors):
+        return None
+    return Rescaling(*scale(*map(float, numbers)))(symbols[0])
 
 
 MERGES: dict[str, type[Layer]] = {"add": Add, "subtract": Subtract, "multiply": Multiply}
-# (number, whether the symbol comes first) -> scale and offset
-SCALES: dict[str, Callable[[float, bool], tuple[float, float] | None]] = {
-    "add": lambda number, first: (1.0, number),
-    "subtract": lambda number, first: (1.0, -number) if first else (-1.0, number),
-    "multiply": lambda number, first: (number, 0.0),
-    "divide": lambda number, first: (1 / number, 0.0) if first and number else None,
+# a function, and whether the symbol comes first -> scale and offset by the number
+SCALES: dict[tuple[str, bool], Callable[..., tuple[float, float]]] = {
+    ("add", True): lambda number: (1.0, number),
+    ("add", False): lambda number: (1.0, number),
+    ("subtract", True): lambda number: (1.0, -number),
+    ("subtract", False): lambda number: (-1.0, number),
+    ("multiply", True): lambda number: (number, 0.0),
+    ("multiply", False): lambda number: (number, 0.0),
+    ("divide", True): lambda number: (float(np.divide(1, number)), 0.0),
+    ("negative", True): lambda: (-1.0, 0.0),
 }
-
-
-@dataclass(eq=False)
-class InTrainPhase(Layer):
-    """The first of two inputs in training, the second otherwise; what ``if training:`` in `call` comes to."""
-
-    takes_list: ClassVar[bool] = True
-    any_dtype: ClassVar[bool] = True
-
-    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
-        """Return the shape that both have."""
-        first, second = input_shape
-        self.expect(
-            tuple(first) == tuple(second), "results of one shape with and without training", str(input_shape)
-        )
-        return first
-
-    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
-        """Return one of the two."""
-        return x[0 if call.training else 1], None
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return dy to the one that was taken."""
-        return [dy, None] if call.training else [None, dy]
 
 
 class Lambda(Layer):

@@ -41,6 +41,10 @@ class WithWeights:
         """Whether the shapes of its weights are known, as the layer stands in a model that is built."""
         return self._owner() is not None
 
+    @built.setter
+    def built(self, value: bool) -> None:
+        """Let the `build` of a layer of a program's own say so, as Keras's do; it has no effect."""
+
     @property
     def weights(self) -> list[Any]:
         """The variables, the trained ones first; none before the layer stands in a model that is built.

@@ -68,12 +68,10 @@ def recorded(loss: Loss, y_true: Any, y_pred: Any, sample_weight: Any) -> Any:
     def backward(gradient: Any, predicted: Array) -> list[Array]:
         if loss.reduction != "none":
             return [loss.value_and_gradient(y_true, predicted, weight)[1] * gradient]
-        lost, by_each = loss.of_each(y_true, predicted)
-        factors = np.asarray(gradient, by_each.dtype)
+        factors = np.asarray(gradient)
         if weight is not None:
-            weights = without_last_axis(np.asarray(weight, by_each.dtype), lost.ndim)
-            factors = factors * np.broadcast_to(weights, lost.shape)
-        return [by_each * factors.reshape(*factors.shape, *[1] * (by_each.ndim - factors.ndim))]
+            factors = factors * without_last_axis(np.asarray(weight, factors.dtype), factors.ndim)
+        return [loss.value_and_gradient(y_true, predicted, factors)[1]]
 
     return compute(type(loss).__name__, lambda predicted: loss(y_true, predicted, weight), backward, y_pred)
 

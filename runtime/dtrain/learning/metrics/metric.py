@@ -16,7 +16,7 @@ from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.core.configuration import Configurable
 from dtrain.learning.core.results import result_of
-from dtrain.learning.functions.tensors import Source
+from dtrain.learning.functions.tensors import Source, plain
 from dtrain.types import Array
 
 State = dict[str, Array]
@@ -89,23 +89,19 @@ def _adding(update: Callable[..., None]) -> Callable[..., None]:
 def _over_all_processes(result: Callable[..., Any]) -> Callable[..., Any]:
     """Return a `result` that first adds up the states of all processes whose replicas have some."""
 
-    def found(self: "Metric") -> Any:
-        value = result(self)
-        return result_of(value.read() if isinstance(value, Source) else value)
-
     @wraps(result)
     def of_all(self: "Metric") -> Any:
         if self.shared is not None and self.shared.under_way is None:
             with _apart(self.shared, self.shared.read()):
-                return found(self)
+                return result_of(plain(result(self)))
         total = self._total
         if total is None or _calling_replica() is not None:
-            return found(self)
+            return result_of(plain(result(self)))
         own = self.state
         self._total = None
         try:
             self._state = total(str(self.name), own)
-            return found(self)
+            return result_of(plain(result(self)))
         finally:
             self._state = own
             self._total = total
@@ -139,16 +135,7 @@ class MetricWeight(Source):
 
     def assign(self, value: Any) -> None:
         """Take a value."""
-        self._metric.state[self.name] = np.broadcast_to(
-            np.asarray(value, np.float64), self.read().shape
-        ).copy()
-
-    def assign_add(self, value: Any) -> None:
-        """Let the sum grow by a value."""
-        self.assign(self.read() + np.asarray(value))
-
-    def __float__(self) -> float:
-        return float(self.read())
+        self._metric.state[self.name] = np.full(self.read().shape, value, np.float64)
 
 
 @dataclass(eq=False)
