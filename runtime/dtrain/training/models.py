@@ -221,7 +221,7 @@ class Model(RecordedModel):
             if FRAME.get() is not None:  # in the `call` of a layer, whose part this model is
                 return self._predicted(only(self.network.graph.replayed(list(map(plain, tensors)))))
             if is_watched(tensors):
-                return self._predicted(call_in_tape(self, x, training))
+                return self._predicted(result_of(call_in_tape(self, x, training)))
             return result_of(self._trained_on(x) if training else self.predict_on_batch(x))
         if self._network is None and hasattr(self, "call"):
             self._note_keys(x)

@@ -5,13 +5,12 @@ value, and so are the results of functions, of operators and of models that are 
 recording, so it goes on as long as they are used, and `gradient` goes back through them.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
 
 from dtrain.errors import ProgramError
+from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.recording import RecordedTensor, Recording, bare, is_recorded
 from dtrain.learning.functions.tensors import WATCHERS, Source, leaves, mapped
 from dtrain.types import Array
@@ -33,11 +32,9 @@ class GradientTape:
         self._watches_all = watch_accessed_variables
         self._used = False
         self._recording = Recording()
-        # the array that was read -> the array itself, its recorded form, its number in the recording
-        self._seen: dict[int, tuple[Any, RecordedTensor, int]] = {}
+        # id of the array that was read -> the array, its recorded form, and of what it was the value
+        self._seen: dict[int, tuple[Any, RecordedTensor, list[Any]]] = {}
         self._named: dict[int, Any] = {}
-        self._read: dict[int, tuple[Any, list[int]]] = {}  # a variable -> itself, and numbers of its values
-        self._count = 0
 
     def __enter__(self) -> Self:
         """Begin, or go on, to record."""
@@ -61,20 +58,15 @@ class GradientTape:
 
     def value_of(self, source: Any, value: Any) -> Any:
         """Return the recorded form of what a line reads of a variable, if it is watched."""
-        if isinstance(source, Source) and self._watches_all and source.trainable:
-            watched = True
-        else:
-            watched = id(source) in self._named
-        if not watched or np.dtype(value.dtype).kind != "f":
+        of_itself = isinstance(source, Source) and self._watches_all and source.trainable
+        if not (of_itself or id(source) in self._named) or np.dtype(value.dtype).kind != "f":
             return value
         origin = _origin(value)
         if id(origin) not in self._seen:
-            self._seen[id(origin)] = origin, self._recording.watch(value), self._count
-            self._count += 1
-        _, recorded, number = self._seen[id(origin)]
-        numbers = self._read.setdefault(id(source), (source, []))[1]
-        if number not in numbers:
-            numbers.append(number)
+            self._seen[id(origin)] = origin, self._recording.watch(value), []
+        _, recorded, sources = self._seen[id(origin)]
+        if all(each is not source for each in sources):
+            sources.append(source)
         return recorded
 
     def gradient(
@@ -104,50 +96,42 @@ class GradientTape:
             )
         self._used = True
         targets = list(leaves(target))
-        factors = [None] * len(targets) if output_gradients is None else list(leaves(output_gradients))
-        found: list[Any] = [None] * self._count
-        with self._paused():
-            for each, factor in zip(targets, factors, strict=True):
-                for number, gradient in enumerate(self._recording.gradients(each, factor)):
-                    if gradient is not None:
-                        before = found[number]
-                        found[number] = gradient if before is None else before + gradient
-        return mapped(lambda source: self._by(source, found, unconnected_gradients), sources)
+        factors = [1] * len(targets) if output_gradients is None else list(leaves(output_gradients))
+        before = WATCHERS.get()
+        self.__exit__()
+        try:
+            total = sum(np.sum(each * factor) for each, factor in zip(targets, factors, strict=True))
+            found = self._recording.gradients(total)
+        finally:
+            WATCHERS.set(before)
+        zeros = str(unconnected_gradients).endswith("zero")
+        return mapped(lambda source: self._by(source, found, zeros), sources)
 
-    def _by(self, source: Any, found: list[Any], unconnected: str | None) -> Any:
-        numbers = list(self._read.get(id(source), (None, []))[1])
+    def _by(self, source: Any, found: list[Any], zeros: bool) -> Any:
         value = source.read() if isinstance(source, Source) else source
-        if not numbers:
-            entry = self._seen.get(id(_origin(value)))
-            numbers = [] if entry is None else [entry[2]]
-        numbers += [
-            entry[2] for entry in self._seen.values() if entry[1] is source and entry[2] not in numbers
+        origin = _origin(value)
+        reads = [
+            gradient
+            for gradient, (read, recorded, sources) in zip(found, self._seen.values(), strict=True)
+            if recorded is source or read is origin or any(each is source for each in sources)
         ]
-        if not numbers and id(source) in self._named:
+        if not reads and id(source) in self._named:
             raise ProgramError(
                 "GradientTape.gradient: an array was watched, but no function of dt was given it; write x = "
                 "tape.watch(x) and compute with that"
             )
-        parts = [found[number] for number in numbers if found[number] is not None]
+        parts = [gradient for gradient in reads if gradient is not None]
         if not parts:
-            return np.zeros(np.shape(bare(value)), np.float32) if str(unconnected).endswith("zero") else None
+            return np.zeros(np.shape(bare(value)), np.float32) if zeros else None
         total = sum(parts[1:], parts[0])
-        if is_recorded(total) and not WATCHERS.get():
-            total = bare(total)  # the tape around this one has ended
-        return total if isinstance(total, RecordedTensor) else np.asarray(total, np.dtype(value.dtype))
-
-    @contextmanager
-    def _paused(self) -> Iterator[None]:
-        before = WATCHERS.get()
-        WATCHERS.set(tuple(each for each in before if each is not self))
-        try:
-            yield
-        finally:
-            WATCHERS.set(before)
+        if is_recorded(total) and WATCHERS.get():
+            return total  # by a tape around this one
+        return result_of(np.asarray(bare(total), np.dtype(value.dtype)))
 
     def watched_variables(self) -> tuple[Any, ...]:
         """Return the variables that were read."""
-        return tuple(source for source, _ in self._read.values() if isinstance(source, Source))
+        sources = (each for _, _, sources in self._seen.values() for each in sources)
+        return tuple({id(each): each for each in sources if isinstance(each, Source)}.values())
 
 
 def _origin(value: Any) -> Any:
