@@ -12,6 +12,7 @@ from dtrain.errors import ProgramError
 from dtrain.learning import layers as L
 from dtrain.learning.graphs.graph import Submodel
 from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.passes import Going
 from dtrain.learning.losses import MeanSquaredError
 
 MSE = MeanSquaredError()
@@ -122,7 +123,7 @@ class Calls:
 
     def forward(self, number):
         batch = Batch(self.network, number)
-        run = self.network.forward(self.weights, batch.x, batch.rng)
+        run = self.network.forward(self.weights, batch.x, Going(True, batch.rng))
         self.flying.append((number, batch, run))
         return number, "forward", [*map(np.array, run.outputs), *flat(run.state_updates())]
 
@@ -211,7 +212,7 @@ def test_passes_that_follow_each_other_use_the_same_memory():
 def test_a_pass_goes_back_once():
     network = NETWORKS["dense"]()
     batch = Batch(network, 0)
-    run = network.forward(network.initial_values(1), batch.x, batch.rng)
+    run = network.forward(network.initial_values(1), batch.x, Going(True, batch.rng))
     run.backward([np.array(y) for y in batch.y], arrays(network))
     with pytest.raises(ProgramError, match="backward was called twice"):
         run.backward([np.array(y) for y in batch.y], arrays(network))

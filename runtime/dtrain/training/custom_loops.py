@@ -16,7 +16,7 @@ from dtrain.learning import losses
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import LossScale, OutputLoss, by_output
 from dtrain.learning.graphs.networks import Network, StepResult
-from dtrain.learning.graphs.passes import only
+from dtrain.learning.graphs.passes import Going, only
 from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.learning.optimizers import Optimizer
@@ -119,7 +119,7 @@ def _of_no_examples(
         network.penalty_gradients(weights, places, scale.penalties)
         return StepResult(penalty, {}, network.predict(weights, x))
     # Layers of the other replicas wait for this one's sums, which are zero.
-    run = network.forward(weights, x, rng, sums)
+    run = network.forward(weights, x, Going(True, rng, sums))
     outputs = only([np.array(output) for output in run.outputs])
     rows = run.backward([np.zeros_like(each) for each in run.outputs], places, scale.penalties)
     return StepResult(penalty, {}, outputs, row_gradients=rows)

@@ -21,7 +21,7 @@ from dtrain.learning.functions.recording import Backward, Forward, bare, compute
 from dtrain.learning.functions.tensors import CHANCE, WATCHERS, Source, plain, tensor
 from dtrain.learning.graphs.heads import by_output
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.passes import Pass, only
+from dtrain.learning.graphs.passes import Going, Pass, only
 from dtrain.learning.layers.base import StepSums, generator_of
 from dtrain.learning.metrics import Mean
 from dtrain.learning.optimizers.applied import Pairs
@@ -65,7 +65,7 @@ def _of_network(
         weights = {**around.others, **dict(zip(variables, arrays[n:], strict=True))}
         rng.bit_generator.state = begun
         x = arrays[0] if n == 1 else list(arrays[:n])
-        return network.forward(weights, x, rng, around.sums, training=training, reaches_inputs=True)
+        return network.forward(weights, x, Going(training, rng, around.sums, reaches_inputs=True))
 
     def forward(*arrays: Array) -> Any:
         nonlocal last
@@ -212,6 +212,12 @@ class StepState:
 
         return Surroundings(trained, others, lambda: step.rng, take, step.sums)
 
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Let the metrics of the step count these predictions, as `Model.compiled_metrics` does."""
+        self.step.outputs = list(map(bare, y_pred)) if isinstance(y_pred, list | tuple) else bare(y_pred)
+        for metric in self.metrics[1:]:
+            metric.update_state(y_true, self.step.outputs)
+
     # As the place where an optimizer is applied
 
     def build(self, variables: Sequence[Any]) -> None:
@@ -291,20 +297,6 @@ def _number(value: Any) -> float:
     return float(np.mean(np.asarray(bare(value))))
 
 
-class CompiledMetrics:
-    """`Model.compiled_metrics`: the metrics of `compile`, which `fit` updates by the outputs of the step."""
-
-    def __init__(self, state: StepState) -> None:
-        self._state = state
-
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Let the metrics of the step count these predictions."""
-        outputs = list(map(bare, y_pred)) if isinstance(y_pred, list | tuple) else bare(y_pred)
-        self._state.step.outputs = outputs
-        for metric in self._state.metrics[1:]:
-            metric.update_state(y_true, outputs)
-
-
 def current(model: Any, what: str) -> StepState:
     """Return the step of `fit` in which a line runs; raise a `ProgramError` if it runs in none."""
     state = STEP.get()
@@ -358,9 +350,9 @@ class RecordedModel(CompiledModel):
         return super().metrics if state is None else state.metrics
 
     @property
-    def compiled_metrics(self) -> CompiledMetrics:
+    def compiled_metrics(self) -> Any:
         """The metrics of `compile` in a step of your own: ``update_state(y, y_pred)``."""
-        return CompiledMetrics(current(self, "compiled_metrics"))
+        return current(self, "compiled_metrics")
 
     @property
     def compiled_loss(self) -> Callable[..., Any]:

@@ -31,7 +31,7 @@ from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
-from dtrain.learning.graphs.passes import Pass
+from dtrain.learning.graphs.passes import Going, Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
 from dtrain.strategies.interface import Replica, Weights
 from dtrain.training.architecture import Architecture
@@ -215,7 +215,9 @@ class TrainingStep(EvaluationStep):
         """
         self._pass = None  # the memory of a pass that did not go back is free
         given = self.x if x is None else x
-        self._pass = self._model.network.forward(self._weights, given, self._drawn_from, self.sums)
+        self._pass = self._model.network.forward(
+            self._weights, given, Going(True, self._drawn_from, self.sums)
+        )
         outputs = [np.array(output) for output in self._pass.outputs]
         self.outputs = outputs[0] if len(outputs) == 1 else outputs
         self.masks = self._pass.masks

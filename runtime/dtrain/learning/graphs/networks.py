@@ -137,17 +137,7 @@ class Network:
         run = self._run(weights, self._entering(x), self.graph.stand_ins, training=training)
         return only([np.array(output) for output in run.outputs])
 
-    def forward(
-        self,
-        weights: Arrays,
-        x: Any,
-        rng: Chance,
-        sums: StepSums | None = None,
-        *,
-        training: bool = True,
-        reaches_inputs: bool = False,
-    ) -> Pass:
-        how = Going(training, rng, sums, reaches_inputs=reaches_inputs)
+    def forward(self, weights: Arrays, x: Any, how: Going) -> Pass:
         run = Pass(self.graph, self._scratch, weights, self.graph.stand_ins, how)
         run.forward(self._entering(x))
         return run

@@ -68,10 +68,8 @@ def _to_data(value: Any, inputs: list[Any]) -> Any:
         return {"slice": [value.start, value.stop, value.step]}
     if value is Ellipsis:
         return {"ellipsis": True}
-    if isinstance(value, type) and issubclass(value, np.generic):
-        return {"dtype": np.dtype(value).name}
-    if isinstance(value, np.dtype):
-        return {"dtype": value.name}
+    if isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic)):
+        return np.dtype(value).name
     if value is None or isinstance(value, bool | int | float | str):
         return value
     array = np.asarray(value)
@@ -91,9 +89,7 @@ def _from_data(data: Any, inputs: Sequence[Any]) -> Any:
         return slice(*data["slice"])
     if "ellipsis" in data:
         return Ellipsis
-    if "array" in data:
-        return np.array(data["array"], data["dtype"])
-    return np.dtype(data["dtype"])
+    return np.array(data["array"], data["dtype"])
 
 
 def applied(name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
