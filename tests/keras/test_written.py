@@ -118,6 +118,31 @@ def test_without_the_extra_the_program_gets_one_sentence_and_graphs_of_layers_tr
     assert "pip install dtrain[autograd]" in run.stdout
 
 
+LAYER_ALONE = """
+import numpy as np
+import dtrain as tf
+
+X = np.cos(np.arange(24, dtype=np.float32)).reshape(6, 4)
+dense = tf.layers.Dense(1, kernel_initializer="ones")
+optimizer = tf.optimizers.SGD(0.1)
+for _ in range(3):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.losses.mse(2 * X.sum(1, keepdims=True), dense(X)))
+    variables = dense.trainable_variables
+    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+    print(round(float(loss.numpy()), 3))
+"""
+
+
+def test_a_layer_alone_trains_in_a_loop_of_a_program_without_a_model():
+    run = subprocess.run([sys.executable, "-c", LAYER_ALONE], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [
+        "1.607",
+        "1.172",
+        "0.865",
+    ]  # what it prints with `import tensorflow as tf`
+
+
 class Asking(dt.Model):
     def __init__(self, *, dropped):
         super().__init__()

@@ -23,7 +23,7 @@ from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import Input, InputLayer, Layer, SymbolicTensor
 from dtrain.learning.layers.base import CallArguments
-from dtrain.learning.layers.composition import FRAME, ask_for_model
+from dtrain.learning.layers.composition import FRAME
 from dtrain.learning.layers.weights import of_model
 from dtrain.saving.destination import FilePath, tell_format
 from dtrain.saving.model_files import SavedModel, write_model, write_onnx
@@ -454,7 +454,7 @@ class Model(RecordedModel):
         )
 
 
-def _model_of(layer: Layer, shapes: Sequence[Shape], arguments: CallArguments) -> Model:
+def model_of(layer: Layer, shapes: Sequence[Shape], arguments: CallArguments) -> Model:
     """Return the model of one use of a layer that is called on arrays; all such models share its weights."""
     made: dict[Any, Model] = layer.__dict__.setdefault("_called_alone", {})
     key = tuple(shapes), arguments.tensors, repr(arguments.options)
@@ -465,7 +465,6 @@ def _model_of(layer: Layer, shapes: Sequence[Shape], arguments: CallArguments) -
 
 
 CLASSES["Model"] = Model
-ask_for_model(_model_of)
 
 
 def _reported(results: Mapping[str, float], return_dict: bool) -> Any:

@@ -17,7 +17,7 @@ IDLE = ("Dropout", "SpatialDropout", "Gaussian", "AlphaDropout", "Random")
 """How the names of layers begin that do nothing in inference."""
 
 
-class _Phase:
+class TracedPhase:
     """The value of `training` in a run; layers that it is handed to do as the model does."""
 
     def __init__(self, assumed: bool) -> None:
@@ -44,9 +44,9 @@ def traced(model: Any, shapes: Sequence[Shape], keys: Sequence[str] | None) -> t
     names: list[str | None] = [None] * len(shapes) if keys is None else [*keys]
     inputs = [Input(shape, name=name) for shape, name in zip(shapes, names, strict=True)]
     given: Any = dict(zip(keys, inputs, strict=True)) if keys else inputs if len(inputs) > 1 else inputs[0]
-    phase = _Phase(True)
+    phase = TracedPhase(True)
     outputs = _run(model, given, phase)
-    if phase.asked and _kinds(outputs) != _kinds(_run(model, given, _Phase(False))):
+    if phase.asked and _kinds(outputs) != _kinds(_run(model, given, TracedPhase(False))):
         raise ProgramError(
             f"{model.name}: expected layers under `if training:` that do nothing in inference, such as "
             "Dropout; write the `if` into the `call` of a layer of your own, which is run at each step"
@@ -54,7 +54,7 @@ def traced(model: Any, shapes: Sequence[Shape], keys: Sequence[str] | None) -> t
     return (given if keys else inputs), list(outputs) if isinstance(outputs, tuple) else outputs
 
 
-def _run(model: Any, given: Any, phase: _Phase) -> Any:
+def _run(model: Any, given: Any, phase: TracedPhase) -> Any:
     takes_training = "training" in inspect.signature(model.call).parameters
     outputs = model.call(given, **({"training": phase} if takes_training else {}))
     for each in _each(outputs):

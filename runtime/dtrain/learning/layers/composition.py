@@ -7,10 +7,11 @@ What differs between the two has an unknown length.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 from itertools import count
 from typing import Any
 
@@ -327,14 +328,6 @@ def _shape_of(label: str, runs: Sequence[Any]) -> Any:
     return tuple(one if one == other else None for one, other in lengths[1:])
 
 
-_alone: list[Callable[..., Any]] = []
-
-
-def ask_for_model(make: Callable[..., Any]) -> None:
-    """Let this function make the model of a layer that is called on arrays by itself."""
-    _alone[:] = [make]
-
-
 def arrays_of(layer: Layer, inputs: Any) -> tuple[Any, ...]:
     """Return the arrays that a layer is called on; raise an error that names it if they are none."""
     if isinstance(inputs, str | bytes | Mapping | None):
@@ -351,4 +344,5 @@ def at_once(layer: Layer, tensors: Sequence[Any], training: bool | None, argumen
     if frame is not None:
         return frame.run(layer, tensors, training, arguments)
     shapes = [np.shape(each)[1:] for each in tensors]
-    return _alone[0](layer, shapes, arguments)(tensors if len(tensors) > 1 else tensors[0], training)
+    model = import_module("dtrain.training.models").model_of(layer, shapes, arguments)
+    return model(tensors if len(tensors) > 1 else tensors[0], training)
