@@ -92,6 +92,9 @@ def test_a_layer_is_called_on_an_array_and_on_nothing_else():
     np.testing.assert_array_equal(dense([[1.0, 2.0]]), [[3.0, 3.0]])
     with pytest.raises(ProgramError, match=r"dense \(Dense\): expected an array or a symbol, found 'x'"):
         dense("x")
+    for second in (layers.Input((2,)), np.ones((1, 2))):
+        with pytest.raises(ProgramError, match="found another tensor; give several inputs as one list"):
+            dense(second, second)
 
 
 @every_row(

@@ -397,6 +397,12 @@ class Layer(WithWeights, Configurable):
             )
         if self.composition is not None and several:
             self.takes_list = True  # type: ignore[misc]
+        behind: Any = training
+        if isinstance(behind, Symbol) or np.ndim(behind):
+            raise ProgramError(
+                f"{self.label}: expected True, False or None behind the inputs, found another tensor; give "
+                "several inputs as one list, and other arguments by name"
+            )
         named, given = self._arguments(arguments)
         return self.used((*tensors, *named), training if isinstance(training, bool) else None, given)
 
@@ -423,7 +429,10 @@ class Layer(WithWeights, Configurable):
         """Return the tensors among the arguments of a call, and the names of all."""
         if unknown := arguments.keys() - set(self.call_arguments):
             known = ", ".join(("training", *self.call_arguments))
-            raise ProgramError(f"{self.label}: is called with {min(unknown)}; known are {known}")
+            raise ProgramError(
+                f"{self.label}: is called with {min(unknown)}; known are {known}; give several inputs in a "
+                "list"
+            )
         tensors: dict[str, Any] = {}
         options: dict[str, Any] = {}
         for name, value in arguments.items():
