@@ -64,6 +64,7 @@ RUNTIME_FLOORS = [
     "strategies",
     "distribute",
     "callbacks",
+    "tuning",
     "saving",
     "training",
     "compat",
@@ -131,7 +132,7 @@ CITING = sorted(
     if path != Path(__file__)
 )
 
-MAX_CAPABILITIES = 45
+MAX_CAPABILITIES = 46
 
 
 def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:

@@ -17,6 +17,7 @@ Saved as `train.py`, ``python train.py`` trains in one process, and ``dtrain lau
 - dt.Sequential, dt.Model, dt.load_model: models, of dt.layers, dt.losses, dt.metrics and dt.optimizers.
 - dt.data: input pipelines, as tf.data. dt.callbacks: what happens beside training. dt.utils: small things.
 - dt.MirroredStrategy, dt.MultiWorkerMirroredStrategy, dt.ParameterServerStrategy, dt.distribute: who trains.
+- dt.tuning: what a trial of `dtrain tune` reports.
 - dt.from_torch, dt.from_function: models of PyTorch, and of functions of your own.
 - dt.errors: every exception that dtrain raises on purpose.
 
@@ -97,6 +98,7 @@ _PUBLIC = {
     "optimizers": "dtrain.learning.optimizers",
     "regularizers": "dtrain.learning.core.regularizers",
     "train": "dtrain.compat.train",
+    "tuning": "dtrain.tuning",
     "utils": "dtrain.compat.conveniences",
     "GradientTape": "dtrain.learning.functions.tapes:GradientTape",
     "math": "dtrain.learning.functions.arithmetic",

@@ -12,6 +12,8 @@
         events.jsonl                the journal: one event a line
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
+        reports.jsonl               of a trial of a study: its metrics (`runs.trial_reports`)
+        prune.json                  of a trial: the order of `dtrain tune` to end it
         checkpoints/                ckpt-<step>/
         fetched/                    of a run on hosts: what may not replace files of the working directory
         data_index/                 indexes of data that cannot have them beside it, of filters, and what
@@ -58,7 +60,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop)\.json|(events|metrics)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
+    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop|prune)\.json|(events|metrics|reports)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
     r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
@@ -198,6 +200,8 @@ class RunFiles(msgspec.Struct, frozen=True):
     stop = _Named("stop.json")
     journal = _Named("events.jsonl")
     metrics = _Named("metrics.jsonl")
+    reports = _Named("reports.jsonl")
+    prune = _Named("prune.json")
     checkpoints = _Named("checkpoints")
     fetched = _Named("fetched")
 

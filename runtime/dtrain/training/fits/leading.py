@@ -22,6 +22,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
 from dtrain.runs.self_report import Activity
+from dtrain.runs.trial_reports import append_report, prune_is_ordered
 from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
@@ -119,12 +120,18 @@ class Steering(msgspec.Struct):
     def tell_changes(self) -> None:
         """Send the changes that callbacks have made, if any; they hold from the next step on."""
         model = self.model
+        self.obey()
         if (
             model.stop_training
             or model.arrays is not self.training.weights
             or vars(self.optimizer) != self._told
         ):
             self._send_changes()
+
+    def obey(self) -> None:
+        """End training if the study of this trial has ordered that; the last checkpoint is kept."""
+        if prune_is_ordered():
+            self.model.stop_training = True
 
     def _send_changes(self) -> None:
         model = self.model
@@ -311,6 +318,9 @@ class Leading:
             log.record(epoch, row | log.ended)  # what it has added, for the next one, which may save
 
         self._call_each(epoch, True, end)
+        validated = {name[4:]: value for name, value in log.ended.items() if name.startswith("val_")}
+        append_report(self.epochs.last_step(epoch, self.training.clock), validated, evaluated=True)
+        self.steering.obey()
 
     def _call_each(self, epoch: int, ends: bool, call: Callable[[Callback], None]) -> None:
         """Call a hook of an epoch of every callback, but for those that the previous leader had called.
