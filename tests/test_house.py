@@ -86,6 +86,7 @@ CLI_FLOORS = [
     "fleet",
     "survey",
     "launch",
+    "study",
     "commands",
     "main",
 ]

@@ -89,6 +89,10 @@ _EXPECTED = {
     "between": "a list of two tasks",
     "hosts": "a list such as [h1, h2:4], or a text such as h1,h2:4",
     "place": f"spread, pack, or a mapping of roles to {_PLACES}",
+    **dict.fromkeys(("sampler", "pruner"), "a name, or a name with options such as {tpe: {seed: 0}}"),
+    "parallel_trial_count": "a number of trials, or auto",
+    "trial": "a file with a spec, or the keys of one",
+    "memory": "bytes, or a text such as 2GB",
     "time": "a time such as 2:00:00, or minutes",
 }
 """Descriptions of the values that a key takes where its type alone does not say it well."""
@@ -237,6 +241,8 @@ def _fits(value: Any, kind: Any) -> bool:
 def _words(kind: Any) -> str:
     if words := words_of(kind):
         return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    if get_origin(kind) is tuple:
+        return "a list"
     return "a mapping of keys to values" if is_section(kind) else NAMES[kind]
 
 
