@@ -31,6 +31,7 @@ try:
         roles,
         runs,
         security,
+        tune,
     )
     from dtrain_cli.console import streams
 except KeyboardInterrupt:  # these take a while on a busy machine
@@ -84,7 +85,7 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 
 SECTIONS = {
-    "Start and check": (*launch.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
+    "Start and check": (*launch.COMMANDS, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
     "Look at runs and act on them": (*runs.COMMANDS, *chaos.COMMANDS, runs.rm),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
     "Set up": (*security.COMMANDS, *environment.COMMANDS, show_help),

@@ -15,6 +15,7 @@ from dtrain.compat import conveniences as _conveniences
 from dtrain.compat import datasets as datasets
 from dtrain.compat import estimator as estimator
 from dtrain.compat import models as models
+from dtrain import tuning as tuning
 from dtrain.compat import train as train
 from dtrain.compat.estimator import BestExporter as BestExporter
 from dtrain.compat.estimator import Estimator as Estimator

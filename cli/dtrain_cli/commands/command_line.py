@@ -117,7 +117,7 @@ def _no_warnings() -> Iterator[None]:
 
 OPTION_GROUPS = {
     "The cluster": "--spec --index --join --set --workers --ps --evaluator",
-    "How it trains": "--strategy --updates --backup-workers --staleness-bound",
+    "How it trains": "--strategy --updates --backup-workers --staleness-bound --steps --top",
     "Where it runs": "--on --hosts --bind --work --code --detach",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
     "Its files": "--name --runs-dir --run-dir --resume --from-scratch",

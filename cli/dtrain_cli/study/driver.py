@@ -1,0 +1,217 @@
+"""The tuner: it starts the launches of trials, follows their files, and writes down what came of them.
+
+Each trial is a `dtrain launch` in its own run directory, a child that the kernel kills with the tuner; its
+tasks end with it. So whoever holds the study's lock knows that no trial of an earlier tuner lives. `trials`,
+`packing` and the search decide; nothing is done that the journal does not have.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import msgspec
+import psutil
+
+from dtrain.config import RunSpec
+from dtrain.errors import RunError
+from dtrain.process import life_line
+from dtrain.runs.files import RunFiles
+from dtrain.runs.journal import now_text
+from dtrain.runs.trial_reports import TRIAL
+from dtrain_cli.console.streams import say
+from dtrain_cli.plan.run_plan import limits_beside, threads_per_task
+from dtrain_cli.runs.report import ProcessMeter, is_locked, read_report
+from dtrain_cli.study import trials as machine
+from dtrain_cli.study.packing import Room, how_many, needs_of, packing_text
+from dtrain_cli.study.samplers import Search
+from dtrain_cli.study.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
+from dtrain_cli.study.trial_run import MetricSources, failure_text
+from dtrain_cli.study.trials import Trial, Trials, TrialState
+from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
+
+LOOK_S = 0.25
+MEMORY_EVERY_S = 1.0
+STOP_S = 40.0
+"""From the order to stop to SIGKILL of a launch, which stops its tasks in `wait.grace_s`, 10 s by default."""
+
+
+class TrialLaunch(msgspec.Struct):
+    """The launch of a trial that runs; `signals` are due to it, each at its time."""
+
+    trial: Trial
+    process: subprocess.Popen[bytes]
+    files: RunFiles
+    sources: MetricSources
+    meter: ProcessMeter = msgspec.field(default_factory=ProcessMeter)
+    peak_memory_bytes: int = 0
+    measured_s: float = 0.0
+    signals: list[tuple[float, int]] = msgspec.field(default_factory=list)
+
+    def stop(self, at_s: float) -> None:
+        self.signals = [(at_s, signal.SIGTERM), (at_s + STOP_S, signal.SIGKILL)]
+
+    def tend(self, now_s: float) -> None:
+        """Send the signals that are due, and note the memory of all tasks where it is the highest so far."""
+        while self.signals and now_s >= self.signals[0][0]:
+            self.process.send_signal(self.signals.pop(0)[1])
+        if now_s >= self.measured_s + MEMORY_EVERY_S:
+            self.measured_s = now_s
+            with contextlib.suppress(RunError, OSError):
+                tasks = read_report(self.files.directory, self.meter)["tasks"]
+                nbytes = sum(task["memory_bytes"] or 0 for task in tasks)
+                self.peak_memory_bytes = max(nbytes, self.peak_memory_bytes)
+
+
+class Tuner(msgspec.Struct):
+    """One study from now until it has ended, or is stopped; `stopped`: the exit code, and why."""
+
+    files: StudyFiles
+    record: StudyRecord
+    run_spec: RunSpec
+    trials: Trials
+    search: Search
+    journal: StudyJournal
+    stopped: tuple[int, str] | None = None
+    _running: dict[int, TrialLaunch] = msgspec.field(default_factory=dict)
+    _said: str | None = None
+
+    def run(self) -> None:
+        """Run trials until none is left to run."""
+        signals = SignalInbox()
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the inbox
+        try:
+            while self._running or not (self.stopped or self.trials.over):
+                if self.stopped is None:
+                    self._start_what_fits()
+                select.select([signals], [], [], LOOK_S)
+                now_s = time.monotonic()
+                for number in signals.read():
+                    self._signalled(number, now_s)
+                for launch in list(self._running.values()):
+                    self._follow(launch, now_s)
+                if self.stopped is None and self.trials.too_many_failed:
+                    self._end(1, "more trials have failed than max_failed_trial_count says", now_s)
+        finally:
+            for launch in self._running.values():
+                launch.process.kill()
+                launch.process.wait()
+
+    def _start_what_fits(self) -> None:
+        trials, spec = self.trials, self.trials.spec
+        cores = len(os.sched_getaffinity(0))
+        held = sum(launch.peak_memory_bytes for launch in self._running.values())
+        room = Room(cores, psutil.virtual_memory().available + held)
+        peaks = [trial.end.peak_memory_bytes for trial in trials.all if trial.end]
+        needs = needs_of(spec, min(self.run_spec.replicas, cores), peaks)
+        wanted = min(spec.parallel or trials.left, trials.left)
+        if self._said is None and spec.parallel and (text := packing_text(needs, room, wanted)):
+            self._said = text
+            say(text)
+        fit = min(how_many(needs, room), wanted)
+        waiting, new = trials.next(fit)
+        for _ in range(new):
+            if (values := self.search.ask(trials)) is None:
+                trials.exhausted = True
+                break
+            self._note(machine.TrialAsked(trial=len(trials.all), values=values))
+            waiting.append(trials.all[-1])
+        threads = threads_per_task(self.run_spec, cores // max(1, fit))
+        for trial in waiting:
+            # Of a launch that was killed a task may still be on its way out.
+            if not is_locked(self.files.run(trial.number).lock):
+                self._start(trial, threads)
+
+    def _start(self, trial: Trial, threads: int) -> None:
+        files = self.files.run(trial.number)
+        hypertune = self.files.log(trial.number, "hypertune")
+        variables = {
+            TRIAL: str(trial.number),
+            "CLOUD_ML_TRIAL_ID": str(trial.number),
+            "CLOUD_ML_HP_METRIC_FILE": str(hypertune),
+        }
+        if not trial.pruning:
+            files.prune.unlink(missing_ok=True)
+        self._note(machine.TrialStarted(trial=trial.number))
+        words = self.files.launch_words(self.record, trial)
+        with self.files.log(trial.number, "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
+                env={**os.environ, **limits_beside(os.environ, str(threads)), **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C in the terminal is the tuner's business alone
+                preexec_fn=partial(life_line.die_with_parent, os.getpid()),
+            )
+        sources = MetricSources(files, hypertune, self.trials.spec.metric_name)
+        self._running[trial.number] = TrialLaunch(trial, process, files, sources)
+        say(f"trial {trial.number:04d}: {values_text(trial.values)}")
+
+    def _follow(self, launch: TrialLaunch, now_s: float) -> None:
+        code = launch.process.poll()  # asked before the files are read: what comes last must not be missed
+        self._read_metrics(launch, now_s, may_prune=code is None)
+        if code is None:
+            launch.tend(now_s)
+            return
+        del self._running[launch.trial.number]
+        if self.stopped is None or launch.trial.pruning or code == 0:
+            self._conclude(launch, code, now_s)
+
+    def _read_metrics(self, launch: TrialLaunch, now_s: float, *, may_prune: bool) -> None:
+        trial = launch.trial
+        for source, step, value in launch.sources.poll():
+            if trial.by_source.get(source, {}).get(step, ()) == value:
+                continue  # read again after a restart
+            before = trial.last
+            self._note(machine.MetricReported(trial=trial.number, step=step, value=value, source=source))
+            newer = trial.last is not None and (before is None or trial.last[0] > before[0])
+            # A trial that has come to its end is complete, whatever the search says of its last reports.
+            if newer and not trial.pruning and self.search.prunes(self.trials, trial) and may_prune:
+                self._note(machine.PruneOrdered(trial=trial.number, step=step))
+                say(f"trial {trial.number:04d} is pruned at step {step}")
+                launch.files.prune.touch(mode=0o600)
+                launch.stop(now_s + (machine.PRUNE_GRACE_S if self.record.program else 0.0))
+
+    def _conclude(self, launch: TrialLaunch, code: int, now_s: float) -> None:
+        trial, number = launch.trial, f"trial {launch.trial.number:04d}"
+        run = machine.RunEnd(
+            code, failure_text(launch.files), tuple(launch.sources.names), launch.peak_memory_bytes or None
+        )
+        if (end := self.trials.judge(trial, run)) is None:
+            trial.state = TrialState.ASKED
+            say(f"{number}: its launch was killed by signal {-code}; it is started again")
+            return
+        best = self.trials.ranked()[:1]
+        self._note(end)
+        self.search.tell(self.trials, trial)
+        said = end.why or f"{self.trials.spec.metric_name} {end.value}"
+        if end.state is TrialState.COMPLETE and self.trials.ranked()[:1] != best:
+            said += " (best so far)"
+        say(f"{number} {end.state}: {said}; {self.trials.left} trials are left")
+        if end.state is TrialState.FAILED and code == machine.USAGE_ERROR:
+            log = self.files.log(trial.number, "log")
+            self._end(1, f"{number} has failed as all others would (log: {log})", now_s)
+
+    def _signalled(self, number: int, now_s: float) -> None:
+        if number in STOP_SIGNALS and self.stopped is None:
+            say(f"{signal_name(number)}: stopping {len(self._running)} trials; a second signal kills them")
+            self._end(128 + number, f"stopped by {signal_name(number)}", now_s)
+        elif number in STOP_SIGNALS:
+            for launch in self._running.values():
+                launch.signals = [(now_s, signal.SIGKILL)]
+
+    def _end(self, code: int, why: str, now_s: float) -> None:
+        """Stop what runs. Its trials have not ended: they go on when the study does."""
+        self.stopped = code, f"{why}; `dtrain tune --resume {self.files.directory.name}` goes on"
+        for launch in self._running.values():
+            launch.stop(now_s)
+
+    def _note(self, event: machine.Event) -> None:
+        event = msgspec.structs.replace(event, time=now_text())
+        self.journal.append([event])
+        self.trials.apply(event)

@@ -1,0 +1,192 @@
+"""A study from its command line: begun, gone on with, looked at."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from dtrain.config import Problem, RunSpec
+from dtrain.config.plain_data import unknown_key
+from dtrain.errors import DtrainError, RunError, SpecError
+from dtrain.runs.files import RunFiles, default_runs_dir
+from dtrain.runs.journal import now_text
+from dtrain_cli.console.streams import say
+from dtrain_cli.launch.options import LaunchOptions
+from dtrain_cli.launch.request import read_request
+from dtrain_cli.runs.report import is_locked
+from dtrain_cli.spec import SpecTree
+from dtrain_cli.study import samplers
+from dtrain_cli.study.driver import Tuner
+from dtrain_cli.study.packing import blind_text
+from dtrain_cli.study.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
+from dtrain_cli.study.study_spec import StudySpec, changed, name_of, options_of, read_study
+from dtrain_cli.study.trials import TrialExtended, Trials, TrialState
+
+
+def study_files(name: str, runs_dir: Path | None) -> StudyFiles:
+    return StudyFiles((runs_dir or default_runs_dir()).absolute() / "studies" / name)
+
+
+def begin(path: Path, program: Path | None, arguments: Sequence[str], runs_dir: Path | None) -> int:
+    """Begin a study and run it to its end; return the exit code.
+
+    Raises:
+        SpecError: the file, the program or the spec of a trial is wrong, or there is such a study already.
+        RunError: the study has not come to its end, and why.
+    """
+    spec, trial = read_study(path, program is None, search_problems)
+    files = study_files(spec.name, runs_dir)
+    name = None if program is None else str(program)
+    record = StudyRecord(spec, trial, name, tuple(arguments), str(Path.cwd()))
+    run_spec = _run_spec(record)
+    with files.locked():
+        if files.record.exists():
+            raise SpecError(
+                f"{path}: name: there is a study {spec.name} in {files.directory}; go on with it by `dtrain "
+                f"tune --resume {spec.name}`, give another name, or remove that folder"
+            )
+        return _run(files, record, run_spec, Trials(spec), StudyJournal(files, 0))
+
+
+def go_on(files: StudyFiles, path: Path | None, steps: int | None, top: int) -> int:
+    """Go on with a study, also after its tuner was killed; return the exit code.
+
+    Args:
+        files: of the study.
+        path: its file, if that has other numbers of trials now.
+        steps: until which step the best trials are trained on.
+        top: how many of them.
+
+    Raises:
+        SpecError: the file differs in what may not change.
+        RunError: there is no such study, another tuner has it, or it has not come to its end.
+    """
+    record = files.read()
+    if path is not None:
+        spec, trial = read_study(path, record.program is None, search_problems)
+        if others := changed(replace(record.spec, trial=record.trial), replace(spec, trial=trial)):
+            raise SpecError(
+                f"{path}: {', '.join(others)}: expected what study {spec.name} has, else its trials could "
+                "not be compared; or begin a study with another name"
+            )
+        record = replace(record, spec=spec)
+    if not Path(record.folder).is_dir():
+        raise SpecError(f"{record.folder}: the folder of the study's program does not exist any more")
+    os.chdir(record.folder)
+    run_spec = _run_spec(record)
+    with files.locked():
+        events, nbytes = files.events()
+        trials, journal = Trials(record.spec, events), StudyJournal(files, nbytes)
+        trials.lose_processes()
+        for best in trials.ranked()[:top] if steps is not None else ():
+            journal.append([event := TrialExtended(trial=best.number, steps=steps or 0, time=now_text())])
+            trials.apply(event)
+        return _run(files, record, run_spec, trials, journal)
+
+
+def _run_spec(record: StudyRecord) -> RunSpec:
+    """Return the spec of the run of a trial; raise a `SpecError` if its launch would be refused."""
+    tree = None if record.trial is None else SpecTree("trial", record.trial)
+    program = None if record.program is None else Path(record.program)
+    return read_request(LaunchOptions(earlier=tree, program=program, arguments=record.arguments))[1]
+
+
+def _run(
+    files: StudyFiles, record: StudyRecord, run_spec: RunSpec, trials: Trials, journal: StudyJournal
+) -> int:
+    spec = record.spec
+    files.write(record)
+    say(f"study {spec.name}: {trials.left} trials are left; files in {files.directory}")
+    learns = name_of(spec.sampler) not in samplers.SAMPLERS
+    if learns and not trials.all and (text := blind_text(spec.parallel or 1, spec.max_trial_count)):
+        say(text)
+    tuner = Tuner(files, record, run_spec, trials, make_search(spec, trials, files), journal)
+    tuner.run()
+    if tuner.stopped is not None:
+        say(f"study {spec.name} has stopped: {tuner.stopped[1]}")
+        return tuner.stopped[0]
+    if not (best := trials.ranked()[:1]):
+        raise RunError(f"no trial of study {spec.name} is complete: see `dtrain tune status {spec.name}`")
+    say(f"the best trial is {best[0].number:04d}: `dtrain tune best {spec.name}` shows it")
+    return 0
+
+
+def _is_plain(spec: StudySpec) -> bool:
+    return name_of(spec.sampler) in samplers.SAMPLERS and name_of(spec.pruner) in samplers.PRUNERS
+
+
+def search_problems(spec: StudySpec) -> Iterator[Problem]:
+    """Yield what is no sampler or pruner, and each option that it does not have."""
+    if not _is_plain(spec):
+        from dtrain_cli.study import search_optuna
+
+        yield from search_optuna.search_problems(spec)
+        return
+    for key, all_known in (("sampler", samplers.SAMPLERS), ("pruner", samplers.PRUNERS)):
+        named = getattr(spec, key)
+        known = all_known[name_of(named)]
+        for option, value in options_of(named).items():
+            if option not in known:
+                yield (key, name_of(named), option), unknown_key(option, known)
+            elif type(value) is not int or value < known[option] // 2:
+                yield (key, name_of(named), option), f"expected a whole number, found {value!r}"
+
+
+def make_search(spec: StudySpec, trials: Trials, files: StudyFiles) -> samplers.Search:
+    """Return the search of a study: Optuna's where it names one of Optuna's."""
+    if _is_plain(spec):
+        return samplers.Search(spec)
+    from dtrain_cli.study.search_optuna import OptunaSearch
+
+    return OptunaSearch(spec, trials, files.directory / "study.log")
+
+
+def look(files: StudyFiles) -> dict[str, Any]:
+    """Return everything that is known of a study, as `--json` prints it; without a tuner no trial runs."""
+    record = files.read()
+    trials = Trials(record.spec, files.events()[0])
+    if not (lives := is_locked(RunFiles(files.directory).lock)):
+        trials.lose_processes()
+    listed = [
+        {"trial": trial.number, "state": str(trial.state), "values": trial.values}
+        | dict(zip(("step", "value"), trial.last or (None, None), strict=True))
+        | {name: getattr(trial.end, name, None) for name in ("why", "peak_memory_bytes")}
+        | {"run_dir": str(files.run(trial.number).directory), "command": files.command(record, trial)}
+        for trial in trials.all
+    ]
+    return {
+        "study": record.spec.name,
+        "state": "running" if lives else "ended" if trials.over else "stopped",
+        "metric": record.spec.metric,
+        "max_trial_count": record.spec.max_trial_count,
+        "counts": {str(state): trials.count(state) for state in TrialState},
+        "ranking": [trial.number for trial in trials.ranked()],
+        "trials": listed,
+    }
+
+
+def lines_of(report: dict[str, Any], *, ranked: bool) -> Iterator[str]:
+    """Yield a line about a study, and one a trial: as they were asked, or the best first."""
+    counts = ", ".join(f"{count} {state}" for state, count in report["counts"].items() if count)
+    yield f"study {report['study']}: {report['state']}; {counts or 'no trial'} of {report['max_trial_count']}"
+    yield f"trial  state     {next(iter(report['metric'])):>12}  {'step':>8}  values"
+    order = [*report["ranking"], *(row["trial"] for row in report["trials"])] if ranked else []
+    for number in dict.fromkeys(order) or range(len(report["trials"])):
+        row = report["trials"][number]
+        shown = f"{row['state']:8}  {_text(row['value']):>12}  {_text(row['step']):>8}"
+        why = _text(row["why"]).partition("\n")[0][:200]
+        yield f"{number:04d}   {shown}  {values_text(row['values'])}  {why}".rstrip()
+
+
+def _text(value: object) -> str:
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def best_of(report: dict[str, Any]) -> dict[str, Any]:
+    """Return the best trial of a report; raise a `DtrainError` if none is complete."""
+    if not report["ranking"]:
+        raise DtrainError(f"study {report['study']} has no complete trial yet")
+    best: dict[str, Any] = report["trials"][report["ranking"][0]]
+    return best
