@@ -192,7 +192,7 @@ class Tuner(msgspec.Struct):
         said = end.why or f"{self.trials.spec.metric_name} {end.value}"
         if end.state is TrialState.COMPLETE and self.trials.ranked()[:1] != best:
             said += " (best so far)"
-        say(f"{number} {end.state}: {said}; {self.trials.left} trials are left")
+        say(f"{number} {end.state}: {said}; {self.trials.left} to go")
         if end.state is TrialState.FAILED and code == machine.USAGE_ERROR:
             log = self.files.log(trial.number, "log")
             self._end(1, f"{number} has failed as all others would (log: {log})", now_s)

@@ -98,7 +98,7 @@ def _run(
 ) -> int:
     spec = record.spec
     files.write(record)
-    say(f"study {spec.name}: {trials.left} trials are left; files in {files.directory}")
+    say(f"study {spec.name}: {trials.left} trials to go; files in {files.directory}")
     learns = name_of(spec.sampler) not in samplers.SAMPLERS
     if learns and not trials.all and (text := blind_text(spec.parallel or 1, spec.max_trial_count)):
         say(text)

@@ -19,6 +19,7 @@ Named = str | dict[str, dict[str, Any]]
 """The name of a sampler or pruner, with its options if it has any."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?")
+_STAND_IN = {"name": "s", "metric": {"m": "maximize"}, "parameters": {"p": [1]}}
 CHANGEABLE = ("max_trial_count", "parallel_trial_count", "max_failed_trial_count", "resources", "timeout_s")
 """What may be another when a study goes on; anything else would make its trials incomparable."""
 
@@ -179,15 +180,15 @@ def read_study(
     tree = read_tree(path)
     data = {key: value for key, value in with_nulls(tree.data, StudySpec).items() if value is not None}
     problems = list(mistakes(data, StudySpec))
-    spec = None
-    if not problems:
-        spec = msgspec.convert(data, StudySpec)
-        problems = list(spec.problems())
-        problems += search_problems(spec)
+    broken = {path[0] for path, _ in problems}
+    # Rules do not see what has not the form of its key; something stands in for what is needed.
+    sound = {key: data[key] for key in data if key not in broken}
+    spec = msgspec.convert(_STAND_IN | sound, StudySpec)
+    problems += (each for each in [*spec.problems(), *search_problems(spec)] if each[0][0] in sound)
     trial, more = _trial_tree(data.get("trial"), tree, path.parent, foreign)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines = [tree.describe(*problem) for problem in problems] + more
-    if spec is None or lines:
+    if lines:
         raise SpecError("\n".join(lines))
     return spec, trial
 

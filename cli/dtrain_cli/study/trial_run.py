@@ -96,5 +96,7 @@ def failure_text(files: RunFiles) -> str | None:
     record = read_sound(files.run, RunRecord)
     if record is None or (failure := record.failure) is None:
         return None
-    last = failure.last_lines[-1:] if failure.traceback is None else []
+    last = [
+        line for line in failure.last_lines[-1:] if failure.traceback is None and line not in failure.message
+    ]
     return ": ".join([failure.task, failure.message, *last])
