@@ -62,7 +62,7 @@ def test_whenever_the_tuner_dies_no_trial_is_lost_doubled_or_left_running(launch
     chance = Random(seed)
     (launcher.folder / "study.yaml").write_text(STUDY + f"sampler: {{random: {{seed: {seed}}}}}\n")
     (launcher.folder / "program.py").write_text(PROGRAM)
-    journal = launcher.folder / "runs" / "studies" / "search" / "journal.jsonl"
+    journal = launcher.folder / "runs" / "studies" / "search" / "events.jsonl"
 
     def lines():
         return journal.read_bytes().splitlines() if journal.exists() else []

@@ -8,12 +8,7 @@ from pathlib import Path
 import click
 
 from dtrain.errors import DtrainError, SpecError
-from dtrain_cli.commands.command_line import (
-    Count,
-    ProgramCommand,
-    ProgramWords,
-    runs_dir_option,
-)
+from dtrain_cli.commands.command_line import Count, ProgramCommand, ProgramWords, runs_dir_option
 from dtrain_cli.targets import cold_start
 
 VIEWS = ("status", "best", "report")

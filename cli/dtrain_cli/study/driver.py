@@ -85,7 +85,7 @@ class Tuner(msgspec.Struct):
         signals = SignalInbox()
         signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the inbox
         try:
-            while self._running or not (self.stopped or self.trials.over):
+            while self._running or not (self.stopped or self.trials.left == 0):
                 if self.stopped is None:
                     self._start_what_fits()
                 select.select([signals], [], [], LOOK_S)
@@ -122,23 +122,23 @@ class Tuner(msgspec.Struct):
             waiting.append(trials.all[-1])
         threads = threads_per_task(self.run_spec, cores // max(1, fit))
         for trial in waiting:
+            if trial.pruning:  # the order was the last that its tuner has done
+                self._conclude(trial, machine.RunEnd(0))
             # Of a launch that was killed a task may still be on its way out.
-            if not is_locked(self.files.run(trial.number).lock):
+            elif not is_locked(self.files.trial(trial.number).lock):
                 self._start(trial, threads)
 
     def _start(self, trial: Trial, threads: int) -> None:
-        files = self.files.run(trial.number)
-        hypertune = self.files.log(trial.number, "hypertune")
+        files = self.files.trial(trial.number)
+        hypertune = self.files.output(trial.number, "hypertune")
         variables = {
             TRIAL: str(trial.number),
             "CLOUD_ML_TRIAL_ID": str(trial.number),
             "CLOUD_ML_HP_METRIC_FILE": str(hypertune),
         }
-        if not trial.pruning:
-            files.prune.unlink(missing_ok=True)
         self._note(machine.TrialStarted(trial=trial.number))
         words = self.files.launch_words(self.record, trial)
-        with self.files.log(trial.number, "log").open("ab") as log:
+        with self.files.output(trial.number, "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
                 env={**os.environ, **limits_beside(os.environ, str(threads)), **variables},
@@ -158,9 +158,15 @@ class Tuner(msgspec.Struct):
         if code is None:
             launch.tend(now_s)
             return
-        del self._running[launch.trial.number]
-        if self.stopped is None or launch.trial.pruning or code == 0:
-            self._conclude(launch, code, now_s)
+        trial = launch.trial
+        del self._running[trial.number]
+        if self.stopped is None or trial.pruning or code == 0:
+            why, names = failure_text(launch.files), tuple(launch.sources.names)
+            end = self._conclude(trial, machine.RunEnd(code, why, names, launch.peak_memory_bytes or None))
+            done = self.trials.count(TrialState.COMPLETE, TrialState.PRUNED)
+            if end is TrialState.FAILED and code == machine.USAGE_ERROR and not done:
+                log = self.files.output(trial.number, "log")
+                self._end(1, f"trial {trial.number:04d} has failed as all others would (log: {log})", now_s)
 
     def _read_metrics(self, launch: TrialLaunch, now_s: float, *, may_prune: bool) -> None:
         trial = launch.trial
@@ -177,25 +183,20 @@ class Tuner(msgspec.Struct):
                 launch.files.prune.touch(mode=0o600)
                 launch.stop(now_s + (machine.PRUNE_GRACE_S if self.record.program else 0.0))
 
-    def _conclude(self, launch: TrialLaunch, code: int, now_s: float) -> None:
-        trial, number = launch.trial, f"trial {launch.trial.number:04d}"
-        run = machine.RunEnd(
-            code, failure_text(launch.files), tuple(launch.sources.names), launch.peak_memory_bytes or None
-        )
+    def _conclude(self, trial: Trial, run: machine.RunEnd) -> TrialState | None:
+        """Note the end of a trial, and return its state; None: it is started again."""
+        number, best = f"trial {trial.number:04d}", self.trials.ranked()[:1]
         if (end := self.trials.judge(trial, run)) is None:
             trial.state = TrialState.ASKED
-            say(f"{number}: its launch was killed by signal {-code}; it is started again")
-            return
-        best = self.trials.ranked()[:1]
+            say(f"{number}: its launch was killed by signal {-run.code}; it is started again")
+            return None
         self._note(end)
         self.search.tell(self.trials, trial)
         said = end.why or f"{self.trials.spec.metric_name} {end.value}"
         if end.state is TrialState.COMPLETE and self.trials.ranked()[:1] != best:
             said += " (best so far)"
         say(f"{number} {end.state}: {said}; {self.trials.left} to go")
-        if end.state is TrialState.FAILED and code == machine.USAGE_ERROR:
-            log = self.files.log(trial.number, "log")
-            self._end(1, f"{number} has failed as all others would (log: {log})", now_s)
+        return end.state
 
     def _signalled(self, number: int, now_s: float) -> None:
         if number in STOP_SIGNALS and self.stopped is None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from dtrain.config import Problem, RunSpec
 from dtrain.config.plain_data import unknown_key
 from dtrain.errors import DtrainError, RunError, SpecError
-from dtrain.runs.files import RunFiles, default_runs_dir
+from dtrain.runs.files import default_runs_dir
 from dtrain.runs.journal import now_text
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
@@ -147,18 +147,18 @@ def look(files: StudyFiles) -> dict[str, Any]:
     """Return everything that is known of a study, as `--json` prints it; without a tuner no trial runs."""
     record = files.read()
     trials = Trials(record.spec, files.events()[0])
-    if not (lives := is_locked(RunFiles(files.directory).lock)):
+    if not (lives := is_locked(files.lock)):
         trials.lose_processes()
     listed = [
         {"trial": trial.number, "state": str(trial.state), "values": trial.values}
         | dict(zip(("step", "value"), trial.last or (None, None), strict=True))
         | {name: getattr(trial.end, name, None) for name in ("why", "peak_memory_bytes")}
-        | {"run_dir": str(files.run(trial.number).directory), "command": files.command(record, trial)}
+        | {"run_dir": str(files.trial(trial.number).directory), "command": files.command(record, trial)}
         for trial in trials.all
     ]
     return {
         "study": record.spec.name,
-        "state": "running" if lives else "ended" if trials.over else "stopped",
+        "state": "running" if lives else "ended" if trials.left == 0 else "stopped",
         "metric": record.spec.metric,
         "max_trial_count": record.spec.max_trial_count,
         "counts": {str(state): trials.count(state) for state in TrialState},

@@ -42,43 +42,26 @@ class StudyRecord(msgspec.Struct, frozen=True):
 
 
 def values_text(values: Mapping[str, Scalar]) -> str:
-    return " ".join(
-        f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values.items()
-    )
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
-class StudyFiles(msgspec.Struct, frozen=True):
-    """Paths and records of the study in `directory`."""
-
-    directory: Path
+class StudyFiles(RunFiles, frozen=True):
+    """Paths and records of the study in `directory`: lock, journal and spec are named as those of a run."""
 
     @property
     def record(self) -> Path:
         return self.directory / "study.json"
 
-    @property
-    def journal(self) -> Path:
-        return self.directory / "journal.jsonl"
+    def trial(self, number: int) -> RunFiles:
+        return RunFiles(self.directory / "trials" / f"{self.directory.name}-{number:04d}")
 
-    @property
-    def trial_spec(self) -> Path:
-        return self.directory / "trial.json"
-
-    @property
-    def trials(self) -> Path:
-        return self.directory / "trials"
-
-    def run(self, number: int) -> RunFiles:
-        return RunFiles(self.trials / f"{self.directory.name}-{number:04d}")
-
-    def log(self, number: int, ending: str) -> Path:
+    def output(self, number: int, ending: str) -> Path:
         return self.directory / "logs" / f"{number:04d}.{ending}"
 
     def launch_words(self, record: StudyRecord, trial: Trial) -> list[str]:
         """Return the words after `dtrain` that launch a trial: anew, or on from its last checkpoint."""
-        run = self.run(trial.number)
-        words = ["launch", "--runs-dir", str(self.trials), "--run-dir", str(run.directory)]
+        run = self.trial(trial.number)
+        words = ["launch", "--runs-dir", str(run.directory.parent), "--run-dir", str(run.directory)]
         words += ["--resume"] if run.run.exists() else []
         words += ["--timeout", str(record.spec.timeout_s)] if record.spec.timeout_s is not None else []
         return [*words, *self.command(record, trial)]
@@ -88,7 +71,7 @@ class StudyFiles(msgspec.Struct, frozen=True):
 
         Of a number every digit is written, so that nothing is rounded.
         """
-        words = [str(self.trial_spec)] if record.trial is not None else []
+        words = [str(self.spec)] if record.trial is not None else []
         words += [record.program] if record.program is not None else []
         flags = [word for name, value in trial.values.items() for word in (f"--{name}", str(value))]
         steps = ["--steps", str(trial.steps)] if trial.steps is not None else []
@@ -139,25 +122,24 @@ class StudyFiles(msgspec.Struct, frozen=True):
         Raises:
             RunInUseError: another tuner holds it.
         """
-        files = RunFiles(self.directory)
-        files.create()
-        lock = files.open_lock()
+        self.create()
+        lock = self.open_lock()
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
             raise RunInUseError(
-                f"study {self.directory.name} has a tuner already, which holds {files.lock}; look at it with "
+                f"study {self.directory.name} has a tuner already, which holds {self.lock}; look at it with "
                 f"`dtrain tune status {self.directory.name}`"
             ) from None
         finally:
             os.close(lock)
 
     def write(self, record: StudyRecord) -> None:
-        for folder in (self.trials, self.directory / "logs"):
-            folder.mkdir(mode=0o700, exist_ok=True)
+        for folder in ("trials", "logs"):
+            (self.directory / folder).mkdir(mode=0o700, exist_ok=True)
         if record.trial is not None:
-            replace_json(self.trial_spec, record.trial, private=True)
+            replace_json(self.spec, record.trial, private=True)
         replace_json(self.record, record, private=True)
 
 

@@ -105,7 +105,7 @@ class StudySpec(msgspec.Struct, frozen=True):
     metric: dict[str, Better]
     parameters: dict[str, Parameter]
     max_trial_count: AtLeast1[int] = 20
-    parallel_trial_count: int | Literal["auto"] = 1
+    parallel_trial_count: AtLeast1[int] | Literal["auto"] = 1
     max_failed_trial_count: AtLeast0[int] = 10
     sampler: Named = "random"
     pruner: Named | None = None
@@ -133,12 +133,7 @@ class StudySpec(msgspec.Struct, frozen=True):
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", self.name):
             yield ("name",), f"expected letters, digits, '.', '_' and '-', at most 80, found {self.name!r}"
         if len(self.metric) != 1:
-            yield (
-                ("metric",),
-                f"expected one metric, such as {{accuracy: maximize}}, found {len(self.metric)}",
-            )
-        if self.parallel is not None and self.parallel < 1:
-            yield ("parallel_trial_count",), f"expected at least 1, or auto, found {self.parallel}"
+            yield ("metric",), f"expected one, such as {{accuracy: maximize}}, found {len(self.metric)}"
         for key in ("sampler", "pruner"):
             if isinstance(named := getattr(self, key), dict) and len(named) != 1:
                 yield (key,), f"expected one {key}, such as {{NAME: {{OPTION: VALUE}}}}, found {len(named)}"

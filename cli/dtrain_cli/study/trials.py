@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain_cli.study.study_spec import Scalar, StudySpec
 
@@ -179,11 +180,6 @@ class Trials:
     def too_many_failed(self) -> bool:
         return self.count(TrialState.FAILED) > self.spec.max_failed_trial_count
 
-    @property
-    def over(self) -> bool:
-        """Whether every trial that is wanted has ended."""
-        return self.left == 0
-
     def next(self, fit: int) -> tuple[list[Trial], int]:
         """Return the trials to start now, and how many new ones to ask for, where `fit` may run at a time."""
         room = min(fit, self.spec.parallel or fit) - self.count(TrialState.RUNNING)
@@ -195,8 +191,8 @@ class Trials:
         """Return how a trial ends with its launch; None: it is to be started again."""
 
         def ended(state: TrialState, value: float | None = None, why: str | None = None) -> TrialEnded:
-            memory = run.peak_memory_bytes
-            return TrialEnded(trial=trial.number, state=state, value=value, why=why, peak_memory_bytes=memory)
+            event = TrialEnded(trial=trial.number, state=state, value=value, why=why)
+            return replace(event, peak_memory_bytes=run.peak_memory_bytes)
 
         last = trial.last
         if trial.pruning:
@@ -204,11 +200,7 @@ class Trials:
         if run.code < 0 and trial.starts < ATTEMPTS_MAX:
             return None
         if run.code != 0:
-            said = (
-                f"exit code {run.code}"
-                if run.code > 0
-                else f"killed by signal {-run.code}, {trial.starts} times"
-            )
+            said = f"its launch has ended with code {run.code}, start {trial.starts}"
             return ended(TrialState.FAILED, None, run.message or said)
         name = self.spec.metric_name
         if last is None:

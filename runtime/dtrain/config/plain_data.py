@@ -160,7 +160,8 @@ def mistakes(
     elif get_origin(member) is tuple and get_args(member)[1:] == (...,):
         yield from _list_mistakes(value, get_args(member)[0], path, show)
     elif any(_fits(value, each) for each in members):
-        minima = (minimum for _, minimum in map(_ranged, _union(kind)) if minimum is not None)
+        ranges = map(_ranged, _union(kind)) if isinstance(value, int | float) else ()
+        minima = (minimum for _, minimum in ranges if minimum is not None)
         yield from ((path, text) for minimum in minima if (text := too_little(value, minimum)))
     else:
         expected = _described(path) if len(members) > 1 or get_origin(kind) is tuple else None

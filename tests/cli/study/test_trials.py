@@ -1,10 +1,12 @@
 """The machine of a study, over worlds drawn from a seed in which tuners and launches die at any event."""
 
+import os
 import random
 
 import msgspec
 import pytest
 
+from dtrain.errors import RunError
 from dtrain_cli.study.study_files import StudyFiles, StudyJournal
 from dtrain_cli.study.study_spec import Better, StudySpec
 from dtrain_cli.study.trials import (
@@ -40,7 +42,7 @@ def live(chance, journal):
         trials.apply(event)
         return chance.random() < 0.05
 
-    while not trials.over:
+    while trials.left:
         waiting, new = trials.next(chance.randint(1, 4))
         for _ in range(new):
             if note(TrialAsked(trial=len(trials.all), values={"x": chance.choice((1, 2))})):
@@ -162,3 +164,19 @@ def test_a_journal_that_was_cut_anywhere_is_read_up_to_its_last_whole_line(tmp_p
 def test_events_survive_the_journal():
     event = MetricReported(trial=3, step=5, value=None, source=0, time="now")
     assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event
+
+
+def test_a_full_disk_leaves_the_journal_as_it_was_and_says_how_to_go_on(tmp_path, monkeypatch):
+    files = StudyFiles(tmp_path / "search")
+    files.directory.mkdir()
+    journal = StudyJournal(files, 0)
+    journal.append([TrialAsked(trial=0, values={"x": 1})])
+    before = files.journal.read_bytes()
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:5], at))
+    with pytest.raises(RunError, match=r"No space left.*--resume search"):
+        journal.append([TrialStarted(trial=0)])
+    assert files.journal.read_bytes() == before
+    monkeypatch.undo()
+    journal.append([TrialStarted(trial=0)])
+    assert len(files.events()[0]) == 2

@@ -65,7 +65,7 @@ class Study:
         return self.folder / "runs" / "studies" / "search"
 
     def events(self):
-        path = self.directory / "journal.jsonl"
+        path = self.directory / "events.jsonl"
         whole = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
         return [json.loads(line) for line in whole.splitlines()]
 
