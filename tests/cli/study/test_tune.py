@@ -240,3 +240,24 @@ def test_what_is_wrong_is_said_before_anything_is_made(study):
     assert len(err.splitlines()) == 2, "both mistakes"
     assert not os.path.lexists(study.directory)
     assert study.tune("status", "nothing")[0] == 3
+
+
+def test_a_trial_is_a_cluster_that_ends_at_one_step_when_it_is_pruned(study):
+    text = STUDY[: STUDY.index("trial:")].replace("[1, 3, 2]", "[9, 1]") + (
+        "pruner: {successive_halving: {min_resource: 4, reduction_factor: 2}}\n"
+        "trial: {cluster: {chief: 1, worker: 1, ps: 1, evaluator: 1}, training: {updates: sync}}\n"
+    )
+    fit = FIT.replace("EPOCHS", "2 if x == 9 else 10**6")
+    fit = fit.replace("(inputs, targets))", "(inputs, targets if x == 9 else 1 - targets))")
+    study.write(text, fit)
+    code, err = study.tune("study.yaml", "program.py")
+    assert code == 0, err
+    assert {event["source"] for event in study.events() if event["event"] == "reported"} == {2}
+    (done, pruned) = study.report()["trials"]
+    assert (done["state"], pruned["state"]) == ("complete", "pruned")
+    status = study.launcher.dtrain("status", pruned["run_dir"], "--json")
+    assert status.end() == 0, status.err
+    report = json.loads(status.out)
+    assert report["state"] == "succeeded"
+    trained = {task["step"] for task in report["tasks"] if task["task"] in ("chief:0", "worker:0")}
+    assert trained == {report["global_step"]}
