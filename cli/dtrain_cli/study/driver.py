@@ -13,13 +13,14 @@ import subprocess
 import sys
 import time
 from functools import partial
+from typing import Any
 
 import msgspec
 import psutil
 
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
-from dtrain.process import life_line
+from dtrain.process import WARM_START_VARIABLE, life_line
 from dtrain.runs.files import RunFiles
 from dtrain.runs.journal import now_text
 from dtrain.runs.trial_reports import TRIAL
@@ -35,6 +36,8 @@ from dtrain_cli.study.trials import Trial, Trials, TrialState
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 LOOK_S = 0.25
+SOCKET_MAX = 100
+"""Characters of a path that a socket can have, with some to spare. Source: unix(7)."""
 MEMORY_EVERY_S = 1.0
 STOP_S = 40.0
 """From the order to stop to SIGKILL of a launch, which stops its tasks in `wait.grace_s`, 10 s by default."""
@@ -79,6 +82,8 @@ class Tuner(msgspec.Struct):
     stopped: tuple[int, str] | None = None
     _running: dict[int, TrialLaunch] = msgspec.field(default_factory=dict)
     _said: str | None = None
+    _limits: dict[str, str] | None = None
+    _warm: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """Run trials until none is left to run."""
@@ -100,6 +105,29 @@ class Tuner(msgspec.Struct):
             for launch in self._running.values():
                 launch.process.kill()
                 launch.process.wait()
+            if self._warm is not None:
+                self._warm.kill()
+                self._warm.wait()
+
+    def _fork_server(self, limits: dict[str, str]) -> subprocess.Popen[bytes] | None:
+        """Start what spares tasks their imports; a launch before it is ready does without."""
+        socket = self.files.socket
+        if self.record.program is None or WARM_START_VARIABLE in os.environ or len(str(socket)) > SOCKET_MAX:
+            return None
+        socket.unlink(missing_ok=True)
+        words = [sys.executable, "-P", "-m", "dtrain.task", "--warm-server", str(socket)]
+        return self._child(words, limits, subprocess.PIPE)
+
+    def _child(self, words: list[str], more: dict[str, str], out: Any) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            words,
+            env={**os.environ, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.DEVNULL if out == subprocess.PIPE else subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C in the terminal is the tuner's business alone
+            preexec_fn=partial(life_line.die_with_parent, os.getpid()),
+        )
 
     def _start_what_fits(self) -> None:
         trials, spec = self.trials, self.trials.spec
@@ -120,15 +148,18 @@ class Tuner(msgspec.Struct):
                 break
             self._note(machine.TrialAsked(trial=len(trials.all), values=values))
             waiting.append(trials.all[-1])
-        threads = threads_per_task(self.run_spec, cores // max(1, fit))
+        if self._limits is None:  # the same for all trials
+            threads = threads_per_task(self.run_spec, cores // max(1, fit))
+            self._limits = limits_beside(os.environ, str(threads))
+            self._warm = self._fork_server(self._limits)
         for trial in waiting:
             if trial.pruning:  # the order was the last that its tuner has done
                 self._conclude(trial, machine.RunEnd(0))
             # Of a launch that was killed a task may still be on its way out.
             elif not is_locked(self.files.trial(trial.number).lock):
-                self._start(trial, threads)
+                self._start(trial, self._limits)
 
-    def _start(self, trial: Trial, threads: int) -> None:
+    def _start(self, trial: Trial, limits: dict[str, str]) -> None:
         files = self.files.trial(trial.number)
         hypertune = self.files.output(trial.number, "hypertune")
         variables = {
@@ -136,18 +167,14 @@ class Tuner(msgspec.Struct):
             "CLOUD_ML_TRIAL_ID": str(trial.number),
             "CLOUD_ML_HP_METRIC_FILE": str(hypertune),
         }
+        said = self._warm.stdout if self._warm is not None else None
+        if said is not None and select.select([said], [], [], 0)[0]:  # that it is ready
+            variables[WARM_START_VARIABLE] = str(self.files.socket)
         self._note(machine.TrialStarted(trial=trial.number))
         words = self.files.launch_words(self.record, trial)
         with self.files.output(trial.number, "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
-                env={**os.environ, **limits_beside(os.environ, str(threads)), **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C in the terminal is the tuner's business alone
-                preexec_fn=partial(life_line.die_with_parent, os.getpid()),
-            )
+            command = [sys.executable, "-P", "-m", "dtrain_cli.main", *words]
+            process = self._child(command, limits | variables, log)
         sources = MetricSources(files, hypertune, self.trials.spec.metric_name)
         self._running[trial.number] = TrialLaunch(trial, process, files, sources)
         say(f"trial {trial.number:04d}: {values_text(trial.values)}")

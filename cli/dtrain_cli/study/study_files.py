@@ -6,6 +6,7 @@
     journal.jsonl           an event of `trials` a line; each is on the disk before anything follows from it
     trial.json              the spec of every trial, if the study names one
     study.log               Optuna's file, where its sampler or pruner is used
+    warm                    the socket of the fork server of all launches
     logs/                   what the launch of each trial has printed; files of hypertune
     trials/<name>-0000/     the run directory of each trial
 """
@@ -51,6 +52,10 @@ class StudyFiles(RunFiles, frozen=True):
     @property
     def record(self) -> Path:
         return self.directory / "study.json"
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "warm"
 
     def trial(self, number: int) -> RunFiles:
         return RunFiles(self.directory / "trials" / f"{self.directory.name}-{number:04d}")
