@@ -9,13 +9,13 @@ from dtrain import compat as compat
 from dtrain import data as data
 from dtrain import distribute as distribute
 from dtrain import errors as errors
+from dtrain import tuning as tuning
 from dtrain.compat import backend as backend
 from dtrain.compat import chance as _chance
 from dtrain.compat import conveniences as _conveniences
 from dtrain.compat import datasets as datasets
 from dtrain.compat import estimator as estimator
 from dtrain.compat import models as models
-from dtrain import tuning as tuning
 from dtrain.compat import train as train
 from dtrain.compat.estimator import BestExporter as BestExporter
 from dtrain.compat.estimator import Estimator as Estimator
