@@ -80,6 +80,7 @@ CLI_FLOORS = [
     "targets",
     "runs",
     "console",
+    "queue",
     "launch.tasks",
     "launch.policies",
     "agent",

@@ -28,6 +28,7 @@ try:
         environment,
         launch,
         models,
+        queue,
         roles,
         runs,
         security,
@@ -86,7 +87,7 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 SECTIONS = {
     "Start and check": (*launch.COMMANDS, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
-    "Look at runs and act on them": (*runs.COMMANDS, *chaos.COMMANDS, runs.rm),
+    "Look at runs and act on them": (*runs.COMMANDS, *queue.COMMANDS, *chaos.COMMANDS, runs.rm),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
     "Set up": (*security.COMMANDS, *environment.COMMANDS, show_help),
 }

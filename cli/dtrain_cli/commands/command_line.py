@@ -119,6 +119,7 @@ OPTION_GROUPS = {
     "The cluster": "--spec --index --join --set --workers --ps --evaluator",
     "How it trains": "--strategy --updates --backup-workers --staleness-bound --steps --top",
     "Where it runs": "--on --hosts --bind --work --code --detach",
+    "Its place in line": "--queue --cores --memory",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
     "Its files": "--name --runs-dir --run-dir --resume --from-scratch",
     "How long to wait": "--start-timeout --grace --timeout --stall-timeout",

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dtrain.errors import DtrainError
+from dtrain.errors import DtrainError, SpecError
 from dtrain_cli.commands.command_line import (
     DIRECTORY,
     GIVEN,
+    Count,
     ProgramCommand,
     ProgramWords,
     Seconds,
@@ -19,6 +20,7 @@ from dtrain_cli.commands.command_line import (
     runs_dir_option,
     spec_options,
 )
+from dtrain_cli.commands.queue import Memory
 from dtrain_cli.targets import cold_start
 
 if TYPE_CHECKING:
@@ -69,6 +71,9 @@ _directory_options = all_of(
     metavar="S",
     help="Without a step for so long, tasks log their stacks; a replica that holds up the others is killed.",
 )
+@click.option("--queue", is_flag=True, help="Wait in line until the cores and the memory are free.")
+@click.option("--cores", type=Count(1), metavar="N", help="With --queue: claim N (default: one a task).")
+@click.option("--memory", type=Memory(), metavar="SIZE", help="With --queue: claim e.g. 2GB (default: none).")
 @click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
 @click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
 def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
@@ -87,12 +92,18 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
     wanted = _options(words, sets, {"json": as_json, **options})
     if wanted.from_scratch and wanted.resume is None:
         raise click.UsageError("--from-scratch belongs to --resume; a run without it begins at step 0")
+    if not wanted.queue and (wanted.cores or wanted.memory):
+        raise click.UsageError("--cores and --memory belong to --queue; nothing is claimed without it")
     if wanted.resume is not None and wanted.spec is None:
         from dtrain_cli.launch.request import with_settings_of_run
 
         wanted = with_settings_of_run(wanted)
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
+        if wanted.queue:
+            raise SpecError(
+                f"--queue: is for tasks of this machine, and `on: {engine}` places them elsewhere"
+            )
         cold_start.end_early()
         return launcher_of(engine)(wanted)
     if sys.platform != "linux":

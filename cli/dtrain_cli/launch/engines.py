@@ -90,15 +90,20 @@ def launch(options: LaunchOptions) -> int:
     """
     cold_start.prepare()
     line, early = cold_start.take_early()
-    fork_server = None if options.foreign else ForkServer(line, early)
+    servers = [] if options.foreign or options.queue else [ForkServer(line, early)]
     try:
         from dtrain_cli.launch import launcher  # not above: what these import would delay the fork server
         from dtrain_cli.targets.local import LocalTarget
 
-        return launcher.run(options, lambda scene: LocalTarget(line, fork_server))
+        def target(_scene: launcher.Scene) -> LocalTarget:
+            if options.queue and not options.foreign:  # while it waited, the memory was others'
+                servers.append(ForkServer(line, early))
+            return LocalTarget(line, servers[0] if servers else None)
+
+        return launcher.run(options, target)
     finally:
-        if fork_server is not None:
-            fork_server.kill()
+        for server in servers:
+            server.kill()
 
 
 _TURN_S = 0.1

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec
 from dtrain.cluster.spec import joined_worker
-from dtrain.config import RunSpec
+from dtrain.config import ROLES, RunSpec
 from dtrain.config.choices import TlsMode
 from dtrain.errors import SpecError
 from dtrain.formats.remote_files import masked
@@ -44,10 +44,16 @@ from dtrain_cli.launch.request import chosen_directory, other_settings, read_req
 from dtrain_cli.launch.run_progress import RunProgress
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, build_plan
+from dtrain_cli.queue.line import enter_and_wait
+from dtrain_cli.queue.rules import Ticket
+from dtrain_cli.queue.tickets import TicketFolder, capacity_of_machine
 from dtrain_cli.runs.index import Journal, locked_run_directory, new_run_id, register_run
 from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
-from dtrain_cli.targets.signals import SignalInbox
+from dtrain_cli.targets.signals import SignalInbox, signal_name
 from dtrain_cli.targets.target import Target
+
+_ENDING_S = 5.0
+"""So long after the last SIGKILL everything of a run has surely ended."""
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -67,6 +73,7 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
         raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
     signals = SignalInbox()
     workload, spec = read_request(options)
+    claim = _claim_of(options, spec) if options.queue else None
     name, runs_dir = workload.named(spec).name, runs_directory(options)
     new_id = new_run_id(name, datetime.now())
     directory = chosen_directory(options, name) or runs_dir / new_id
@@ -77,17 +84,69 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
         run_id = earlier.run if earlier else new_id if elsewhere else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
+        if elsewhere:
+            register_run(files, runs_dir, run_id)
         scene = Scene(spec, workload, files, run_id, signals, say)
-        with contextlib.closing(target_of(scene)) as target:
-            cluster = target.hold_addresses(spec.cluster)
-            saved = _checkpoint_to_resume(options, spec, files, earlier, target)
-            if elsewhere:
-                register_run(files, runs_dir, run_id)
-            identity = _identity(options, spec, files, run_id)
-            plan = _plan(spec, cluster, files, identity, workload, target)
-            if not spec.hold_ports:
-                target.release_addresses()
-            return _supervise(options, plan, files, target, signals, saved)
+        if claim is None:
+            return _start(options, scene, target_of, earlier, len(os.sched_getaffinity(0)))
+        claim = replace(claim, run=run_id, name=spec.name)
+        record = _new_record(run_id, spec.name, earlier.saved if earlier else None)
+        journal = Journal(files, record, say)
+        with contextlib.closing(TicketFolder()) as folder:
+            journal.save()  # the run is pending
+            stop = enter_and_wait(folder, claim, capacity_of_machine(), signals, say)
+            if stop is None:
+                return _start(options, scene, target_of, earlier, claim.cores)
+        journal.end(RunState.STOPPED, 128 + stop, None)
+        journal.save()
+        say(f"{signal_name(stop)}: left the queue; the run has not started")
+        if options.json:
+            Outlet(1).write(msgspec.json.encode(read_report(files.directory)).decode() + "\n")
+        return 128 + stop
+
+
+def _claim_of(options: LaunchOptions, spec: RunSpec) -> Ticket:
+    """Return the claim of a launch, of a core for each task or thread by default, and at most of all cores.
+
+    Raise a `SpecError` if this machine can never fulfil it, or has no queue.
+    """
+    TicketFolder().close()
+    capacity = capacity_of_machine()
+    tasks = max(sum(map(spec.cluster.count, ROLES)), spec.replicas)
+    written = (each for role in ROLES if not isinstance(each := getattr(spec.cluster, role), int))
+    ports = tuple(int(address.rpartition(":")[2]) for addresses in written for address in addresses)
+    cores = options.cores or min(capacity.cores, tasks)
+    claim = Ticket("", "", os.getpid(), cores, options.memory or 0, ports)
+    if options.timeout is not None:
+        claim = replace(claim, longest_s=options.timeout + spec.wait.grace(launched=True) + _ENDING_S)
+    if lacks := capacity.lacks(claim, ()):
+        raise SpecError(f"--queue: this launch takes {lacks} when nothing else runs; claim less")
+    return claim
+
+
+def _new_record(run_id: str, name: str, saved: SavedRecord | None) -> RunRecord:
+    record = RunRecord(run_id, name, launcher_pid=os.getpid(), host=socket.gethostname(), saved=saved)
+    record.launcher_started = started_s(os.getpid())
+    return record
+
+
+def _start(
+    options: LaunchOptions,
+    scene: Scene,
+    target_of: Callable[[Scene], Target],
+    earlier: RunRecord | None,
+    cores: int,
+) -> int:
+    """Take the ports, start the tasks on so many cores, and see them to their end."""
+    spec, files = scene.spec, scene.files
+    with contextlib.closing(target_of(scene)) as target:
+        cluster = target.hold_addresses(spec.cluster)
+        saved = _checkpoint_to_resume(options, spec, files, earlier, target)
+        identity = _identity(options, spec, files, scene.run_id)
+        plan = _plan(cluster, scene, identity, target, cores)
+        if not spec.hold_ports:
+            target.release_addresses()
+        return _supervise(options, plan, files, target, scene.signals, saved)
 
 
 def _checkpoint_to_resume(
@@ -124,17 +183,11 @@ def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, run_id: st
     return RunIdentity(run_id, files.directory, secret, authority)
 
 
-def _plan(
-    spec: RunSpec,
-    cluster: ClusterSpec,
-    files: RunFiles,
-    identity: RunIdentity,
-    workload: Workload,
-    target: Target,
-) -> RunPlan:
+def _plan(cluster: ClusterSpec, scene: Scene, identity: RunIdentity, target: Target, cores: int) -> RunPlan:
     """Lay out the tasks, each as its first attempt that has left nothing yet, and write the plan down."""
+    spec, files, workload = scene.spec, scene.files, scene.workload
     master = target.master() if workload.foreign else None
-    machine = Machine(sys.executable, len(os.sched_getaffinity(0)), os.environ, master, target.shares())
+    machine = Machine(sys.executable, cores, os.environ, master, target.shares())
     plan = build_plan(spec, cluster, identity, workload, machine)
     tasks = [launch.for_attempt(max(files.attempts(launch.task), default=-1) + 1) for launch in plan.tasks]
     plan = replace(plan, tasks=tuple(tasks))
@@ -157,15 +210,8 @@ def _supervise(
     console = RunConsole(
         Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape)
     )
-    record = RunRecord(
-        plan.run.run_id,
-        plan.spec.name,
-        started=now_text(),
-        launcher_pid=os.getpid(),
-        launcher_started=started_s(os.getpid()),
-        host=socket.gethostname(),
-        saved=saved,
-    )
+    record = _new_record(plan.run.run_id, plan.spec.name, saved)
+    record.started = now_text()
     journal = Journal(files, record, console.say)
     wait = plan.spec.wait
     limits = LaunchLimits(options.timeout, wait.start_s, options.stall_timeout, wait.grace(launched=True))

@@ -23,6 +23,7 @@ class LaunchOptions(msgspec.Struct, frozen=True):
         timeout: seconds until the run is stopped; None for never.
         stall_timeout: seconds without progress after which the tasks show their stacks, and for which others
             wait for a replica that is stuck.
+        queue: whether it waits in line; `cores` and `memory` (bytes) are what it claims then.
         given: all of this as it was written, for a command line that goes on with the run.
     """
 
@@ -40,6 +41,9 @@ class LaunchOptions(msgspec.Struct, frozen=True):
     stall_timeout: float = 300.0
     detach: bool = False
     json: bool = False
+    queue: bool = False
+    cores: int | None = None
+    memory: int | None = None
     given: tuple[str, ...] = ()
 
     def line_to_resume(self, run_id: str) -> str:

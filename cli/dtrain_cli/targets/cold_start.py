@@ -16,8 +16,8 @@ from typing import TypeAlias
 from dtrain.process import WARM_START_VARIABLE, life_line
 from dtrain.process.private_variables import SECRET
 
-_ELSEWHERE = frozenset({"--", "--on", "-h", "--help"})
-"""Words of a launch that has no fork server here."""
+_ELSEWHERE = frozenset({"--", "--on", "--queue", "-h", "--help"})
+"""Words of a launch that has no fork server here, or has to wait for its turn first."""
 
 
 class LifeLine:

@@ -1,0 +1,1 @@
+"""The line of launches that wait for cores and memory of this machine."""
