@@ -49,7 +49,7 @@ def queue(context: click.Context, as_json: bool) -> None:
     from dtrain_cli.console.run_table import bytes_text, stdout_console
     from dtrain_cli.queue.tickets import TicketFolder, capacity_of_machine
 
-    with contextlib.closing(TicketFolder()) as folder:
+    with contextlib.closing(TicketFolder()) as folder, folder.locked():
         rows, drained = _rows(folder, capacity := capacity_of_machine()), folder.drained
     free = capacity.cores - sum(row["cores"] for row in rows if row["position"] is None)
     if as_json:

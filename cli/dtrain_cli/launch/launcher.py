@@ -90,8 +90,7 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
         if claim is None:
             return _start(options, scene, target_of, earlier, len(os.sched_getaffinity(0)))
         claim = replace(claim, run=run_id, name=spec.name)
-        record = _new_record(run_id, spec.name, earlier.saved if earlier else None)
-        journal = Journal(files, record, say)
+        journal = Journal(files, _new_record(run_id, spec.name, earlier.saved if earlier else None), say)
         with contextlib.closing(TicketFolder()) as folder:
             journal.save()  # the run is pending
             stop = enter_and_wait(folder, claim, capacity_of_machine(), signals, say)

@@ -30,7 +30,7 @@ from dtrain_cli.queue.rules import Capacity, Ticket
 
 QUEUE_DIR = "DTRAIN_QUEUE_DIR"
 LOCK_PATIENCE_S = 30.0
-RETRY_S = 0.01
+TICKET_BYTES = 4096
 SETTLED_NS = 50_000_000
 """A change that follows another one this closely may leave the time of the folder as it is."""
 
@@ -87,7 +87,7 @@ class TicketFolder:
         while not _locks(self._lock, fcntl.LOCK_EX):
             if time.monotonic() >= until_s:
                 raise RunError(f"{self.path} stays locked; `fuser` names the process, which may be stopped")
-            time.sleep(RETRY_S)
+            time.sleep(0.01)
         try:
             yield self.tickets()
         finally:
@@ -122,6 +122,7 @@ class TicketFolder:
         new = self.path / f"{self.own}.new"  # until it is locked
         descriptor = _opened(self._held, new, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         os.fchmod(descriptor, 0o644)  # the folder says who may read it
+        os.posix_fallocate(descriptor, 0, TICKET_BYTES)  # each change is one write then, also on a full disk
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         new.rename(self.path / self.own)
         self._held.callback((self.path / self.own).unlink, missing_ok=True)

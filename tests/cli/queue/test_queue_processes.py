@@ -190,6 +190,7 @@ def test_a_short_one_passes_and_the_line_obeys_its_users(shop: Shop) -> None:
     if cores == "1":
         pytest.skip("one core: nothing is free beside a run")
     shop.enter("runs", "--cores", "1", "--timeout", "500")
+    wait_until(lambda: shop.has_begun("runs"), "the first one")
     shop.enter("head", "--cores", cores)
     for name in ("a", "b", "c"):
         shop.enter(name, "--cores", "1")
