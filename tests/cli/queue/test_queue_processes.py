@@ -206,7 +206,8 @@ def test_a_short_one_passes_and_the_line_obeys_its_users(shop: Shop) -> None:
     assert shop.queue("drain").process.returncode == 0
     shop.enter("short", "--cores", "1", "--timeout", "10")
     assert shop.line() == ["head", "b", "short"]
-    assert "drain --off" in shop.queue().out
+    assert "drain --off" in shop.queue("--json").out
+    assert "short" in shop.queue().out
     assert shop.queue("drain", "--off").process.returncode == 0
     wait_until(lambda: shop.has_begun("short"), "short, which ends before head could start")
     for wrong in (
