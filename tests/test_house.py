@@ -137,7 +137,7 @@ CITING = sorted(
     if path != Path(__file__)
 )
 
-MAX_CAPABILITIES = 46
+MAX_CAPABILITIES = 48
 
 
 def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:

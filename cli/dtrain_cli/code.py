@@ -11,6 +11,7 @@ written. A folder is there whole or not at all, and read-only.
 
 import contextlib
 import errno
+import functools
 import glob
 import hashlib
 import io
@@ -35,6 +36,7 @@ from dtrain.errors import RunError, SpecError
 from dtrain.formats.bounded_reading import open_regular, read_regular
 from dtrain.formats.remote_files import has_password
 from dtrain.process.secret import SHORTEST_CHARACTERS
+from dtrain.runs.files import RunFiles
 
 BYTES_MAX = 64 << 20
 FILES_MAX = 100_000
@@ -205,14 +207,23 @@ _GIT_S = 60.0
 def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
     """Return the files and links below a folder that belong to its code, as sorted paths from it.
 
-    `exclude` has patterns of what is left out besides what git ignores.
+    `exclude` has patterns of what is left out besides what git ignores. Directories of runs, and the links
+    that name them below `runs`, are no code.
     """
     if not folder.is_dir():
         raise RunError(f"code: {folder} is no folder")
     patterns = (*LEFT_OUT, *exclude)
     listed = _by_git(folder)
     names = _by_walking(folder, patterns) if listed is None else _existing(folder, listed)
-    return sorted({name for name in names if not excluded(name, patterns)}, key=os.fsencode)
+    is_run = functools.cache(lambda path: RunFiles(folder / path).run.is_file())
+    return sorted(
+        {
+            name
+            for name in names
+            if not excluded(name, patterns) and not any(map(is_run, (Path(name), *Path(name).parents[:-1])))
+        },
+        key=os.fsencode,
+    )
 
 
 def _by_git(folder: Path) -> list[str] | None:

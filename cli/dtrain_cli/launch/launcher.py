@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from pathlib import Path
 
 import msgspec
 from msgspec.structs import replace
@@ -57,7 +58,10 @@ _ENDING_S = 5.0
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """The facts from which the target of a launch is made; `say` prints a line before there is a console."""
+    """The facts from which the target of a launch is made; `say` prints a line before there is a console.
+
+    `known_in` is the runs directory that gets a link to a run whose directory is elsewhere.
+    """
 
     spec: RunSpec
     workload: Workload
@@ -65,6 +69,11 @@ class Scene(msgspec.Struct, frozen=True):
     run_id: str
     signals: SignalInbox
     say: Callable[[str], None]
+    known_in: Path | None = None
+
+    def make_known(self) -> None:
+        if self.known_in is not None:
+            register_run(self.files, self.known_in, self.run_id)
 
 
 def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
@@ -84,15 +93,15 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
         run_id = earlier.run if earlier else new_id if elsewhere else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
-        if elsewhere:
-            register_run(files, runs_dir, run_id)
-        scene = Scene(spec, workload, files, run_id, signals, say)
+        known_in = runs_dir if elsewhere else None
+        scene = Scene(spec, workload, files, run_id, signals, say, known_in)
         if claim is None:
             return _start(options, scene, target_of, earlier, len(os.sched_getaffinity(0)))
         claim = replace(claim, run=run_id, name=spec.name)
         journal = Journal(files, _new_record(run_id, spec.name, earlier.saved if earlier else None), say)
         with contextlib.closing(TicketFolder()) as folder:
             journal.save()  # the run is pending
+            scene.make_known()
             stop = enter_and_wait(folder, claim, capacity_of_machine(), signals, say)
             if stop is None:
                 return _start(options, scene, target_of, earlier, claim.cores)
@@ -141,6 +150,7 @@ def _start(
     with contextlib.closing(target_of(scene)) as target:
         cluster = target.hold_addresses(spec.cluster)
         saved = _checkpoint_to_resume(options, spec, files, earlier, target)
+        scene.make_known()
         identity = _identity(options, spec, files, scene.run_id)
         plan = _plan(cluster, scene, identity, target, cores)
         if not spec.hold_ports:

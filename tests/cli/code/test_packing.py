@@ -51,6 +51,20 @@ def test_without_git_all_files_do_but_the_excluded(tree):
     assert code_files(tree, ["data/"]) == ["model/net.py", "net.py", "notes.txt", "run.sh", "train.py"]
 
 
+@pytest.mark.parametrize("repository", [False, True])
+def test_earlier_runs_and_links_to_them_are_no_code(tree, tmp_path, repository):
+    before = code_files(tree)
+    for run in (tree / "runs" / "digits-1", tmp_path / "elsewhere"):
+        (run / "logs").mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+        (run / "logs" / "worker-0.log").write_text("a line")
+    (tree / "runs" / "digits-2").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (tree / "run.json").write_text("a file of the program, in no directory of a run below the folder")
+    if repository:
+        git(tree, "init", "-q")
+    assert code_files(tree) == sorted([*before, "run.json"])
+
+
 @pytest.mark.parametrize(
     ("pattern", "path", "out"),
     [
