@@ -271,9 +271,9 @@ def test_images_that_do_not_decode_are_named(tmp_path):
         ({"interpolation": "area"}, "interpolation: expected bilinear, nearest, found 'area'"),
         ({"class_names": ["cats"]}, "expected the folders cats, dogs"),
         ({"subset": "training"}, "validation_split and subset together"),
-        ({"labels": [1]}, "a label for each of 10 images, found 1"),
+        ({"labels": [1]}, "a label for each of 10 files, found 1"),
     ):
         with pytest.raises(InputError, match=message):
             load(tmp_path, **arguments)
-    with pytest.raises(InputError, match="expected a folder of images"):
+    with pytest.raises(InputError, match="expected a folder of files that end in"):
         load(tmp_path / "none")

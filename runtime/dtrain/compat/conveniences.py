@@ -16,6 +16,11 @@ from dtrain.strategies.context import PROGRAM_SEED
 
 if TYPE_CHECKING:
     from dtrain.data.image_folders import image_dataset_from_directory
+    from dtrain.data.keras_sources import (
+        split_dataset,
+        text_dataset_from_directory,
+        timeseries_dataset_from_array,
+    )
     from dtrain.learning.functions.checking import check_gradients
 
 T = TypeVar("T")
@@ -33,12 +38,17 @@ __all__ = [
     "pad_sequences",
     "register_keras_serializable",
     "set_random_seed",
+    "split_dataset",
+    "text_dataset_from_directory",
+    "timeseries_dataset_from_array",
     "to_categorical",
 ]
 
 if not TYPE_CHECKING:
     __getattr__ = absent_from(
-        "dtrain.utils", __all__, ["dtrain.data.image_folders", "dtrain.learning.functions.checking"]
+        "dtrain.utils",
+        __all__,
+        ["dtrain.data.image_folders", "dtrain.data.keras_sources", "dtrain.learning.functions.checking"],
     )
 
 

@@ -6,36 +6,17 @@ antialiasing.
 
 import io
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
-from dtrain.data.dataset import Dataset
-from dtrain.data.sources import FileNames
-from dtrain.data.stores.opening import read_whole, urls_below
+from dtrain.data.labelled_folders import FILE_BYTES_MAX, expect, labelled_files
+from dtrain.data.stores.opening import read_whole
 from dtrain.data.stores.remote import shown
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import check_growth
-from dtrain.formats.remote_files import is_url
 from dtrain.types import Array
-
-SEED_MAX = 10**6
-
-
-class ImageDataset(Dataset):
-    """Images, and labels where there are any.
-
-    Attributes:
-        class_names: the folders, in the order of the labels; None without labels.
-        file_paths: the images, in the order before a shuffle.
-    """
-
-    class_names: list[str] | None
-    file_paths: list[str]
 
 
 def image_dataset_from_directory(
@@ -79,145 +60,22 @@ def image_dataset_from_directory(
     Raises:
         InputError: an argument is out of range, or there are no images.
     """
-    _check("label_mode", label_mode, ("int", "categorical", "binary", None))
-    _check("color_mode", color_mode, tuple(MODES))
-    _check("interpolation", interpolation, INTERPOLATIONS)
-    _check_split(validation_split, subset)
-    folder = os.fspath(directory).rstrip("/") or "/"
-    images = _images_of(folder, labels, class_names, follow_links).labelled(label_mode)
-    if shuffle:
-        images = images.shuffled((seed or 0) % SEED_MAX)
+    where = "image_dataset_from_directory"
+    expect(where, "color_mode", color_mode, tuple(MODES))
+    expect(where, "interpolation", interpolation, INTERPOLATIONS)
+    images = labelled_files(where, directory, labels, label_mode, class_names, follow_links, SUFFIXES)
 
     def load(path: str, *label: Any) -> Any:
         image = read_image(path, color_mode)
         image = resized(image, image_size, interpolation, crop=crop_to_aspect_ratio)
         return (image, *label) if label else image
 
-    kept = len(images.paths) - int((validation_split or 0.0) * len(images.paths))
-    buffer = (1024 if batch_size is None else batch_size * 8) * shuffle
-    training, held_out = images.part(range(kept)), images.part(range(kept, len(images.paths)))
-    if subset == "both":
-        return training.dataset(load, batch_size, buffer, seed), held_out.dataset(load, batch_size)
-    return (held_out if subset == "validation" else training).dataset(load, batch_size, buffer, seed)
-
-
-class _Images(msgspec.Struct, frozen=True):
-    """Images and the labels of each; None without labels."""
-
-    paths: list[str]
-    labels: Array | None
-    names: list[str] | None
-
-    def labelled(self, mode: str | None) -> "_Images":
-        if mode is None or self.labels is None:
-            return _Images(self.paths, None, None)
-        classes = len(self.names or ())
-        if mode == "binary" and classes != 2:
-            raise InputError(f"image_dataset_from_directory: binary labels need 2 classes, found {classes}")
-        if mode == "categorical":
-            return replace(self, labels=np.eye(classes, dtype=np.float32)[self.labels])
-        as_column = self.labels.astype(np.float32).reshape(-1, 1)
-        return replace(self, labels=as_column) if mode == "binary" else self
-
-    def shuffled(self, seed: int) -> "_Images":
-        return self.part(np.random.RandomState(seed).permutation(len(self.paths)))
-
-    def part(self, numbers: Any) -> "_Images":
-        labels = None if self.labels is None else self.labels[numbers]
-        return replace(self, paths=[self.paths[number] for number in numbers], labels=labels)
-
-    def dataset(
-        self, load: Callable[..., Any], batch_size: int | None, buffer: int = 0, seed: int | None = None
-    ) -> ImageDataset:
-        """Return what `load` makes of each path and label; a buffer of 0 is no shuffle."""
-        rows = self.paths if self.labels is None else (self.paths, self.labels)
-        images = Dataset(FileNames(rows, self.paths))
-        if buffer:
-            images = images.shuffle(buffer, seed=seed)
-        images = images.map(load)
-        made = ImageDataset((images if batch_size is None else images.batch(batch_size)).node)
-        made.class_names, made.file_paths = self.names, self.paths
-        return made
-
-
-def _check_split(validation_split: float | None, subset: str | None) -> None:
-    _check("subset", subset, ("training", "validation", "both", None))
-    if (validation_split is None) != (subset is None):
-        raise InputError("image_dataset_from_directory: expected validation_split and subset together")
-    if validation_split is not None and not 0 < validation_split < 1:
-        raise InputError(
-            f"image_dataset_from_directory: expected 0 < validation_split < 1, found {validation_split}"
-        )
-
-
-def _check(name: str, found: Any, expected: Sequence[Any]) -> None:
-    if found not in expected:
-        raise InputError(
-            f"image_dataset_from_directory: {name}: expected {', '.join(map(str, expected))}, found {found!r}"
-        )
-
-
-def _images_of(directory: str, labels: Any, class_names: Sequence[str] | None, follow_links: bool) -> _Images:
-    """Return the images of a folder, sorted, each with the number of its class."""
-    where = shown(directory)
-    if not is_url(directory) and not Path(directory).is_dir():
-        raise InputError(f"{where}: expected a folder of images, found none")
-    folders, images_in = _listed(directory, follow_links)
-    if isinstance(labels, str) and labels == "inferred":
-        if class_names is not None and set(class_names) != set(folders):
-            raise InputError(
-                f"{where}: class_names: expected the folders {', '.join(folders)}, found "
-                f"{', '.join(class_names)}"
-            )
-        names = list(folders if class_names is None else class_names)
-        by_class = [images_in(f"{directory}/{name}") for name in names]
-        paths = [path for images in by_class for path in images]
-        numbers = np.repeat(np.arange(len(names), dtype=np.int32), [len(images) for images in by_class])
-    else:
-        paths = images_in(directory)
-        names, numbers = None, None
-        if labels is not None:
-            numbers = np.asarray(labels, np.int32)
-            names = [str(number) for number in np.unique(numbers)]
-            if len(numbers) != len(paths):
-                raise InputError(
-                    f"{where}: expected a label for each of {len(paths)} images, found {len(numbers)}"
-                )
-    if not paths:
-        raise InputError(f"{where}: expected images that end in {', '.join(SUFFIXES)}, found none")
-    return _Images(paths, numbers, names)
-
-
-def _listed(directory: str, follow_links: bool) -> tuple[list[str], Callable[[str], list[str]]]:
-    """Return the folders of a directory, and a function from a folder to the images below it, in order."""
-    if not is_url(directory):
-        entries = os.scandir(directory)
-        classes = sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
-        return classes, lambda folder: _images_below(folder, follow_links)
-    parts = [url.removeprefix(f"{directory}/").split("/") for url in urls_below(directory)]
-    parts.sort(key=lambda names: [(place < len(names) - 1, name) for place, name in enumerate(names)])
-    images = [f"{directory}/{'/'.join(names)}" for names in parts if _is_image(names[-1])]
-    folders = sorted({names[0] for names in parts if len(names) > 1 and not names[0].startswith(".")})
-    return folders, lambda folder: [url for url in images if url.startswith(f"{folder}/")]
-
-
-def _images_below(folder: str, follow_links: bool) -> list[str]:
-    found = []
-    for base, folders, files in os.walk(folder, followlinks=follow_links):
-        folders.sort()
-        found += [f"{base}/{name}" for name in sorted(files) if _is_image(name)]
-    return found
-
-
-def _is_image(name: str) -> bool:
-    """Return whether a name is that of an image; macOS writes `._1.jpg` beside `1.jpg`, which is none."""
-    return name.lower().endswith(SUFFIXES) and not name.startswith("._")
+    return images.datasets(where, load, batch_size, shuffle, seed, validation_split, subset)
 
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png")
 MODES = {"grayscale": ("L", 1), "rgb": ("RGB", 3), "rgba": ("RGBA", 4)}
 INTERPOLATIONS = ("bilinear", "nearest")
-FILE_BYTES_MAX = 1 << 30
 FORMATS = ("BMP", "GIF", "JPEG", "PNG")
 """The only ones that are looked for: Pillow hands some others to other programs."""
 _GREY = np.array([9797, 19234, 3737], np.int32)
