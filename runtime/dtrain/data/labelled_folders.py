@@ -25,7 +25,7 @@ FILE_BYTES_MAX = 1 << 30
 
 
 class LabelledDataset(Dataset):
-    """What files contain, and labels where there are any.
+    """Contents of files, and labels where there are any.
 
     Attributes:
         class_names: the folders, in the order of the labels; None without labels.
