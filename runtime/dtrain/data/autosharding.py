@@ -15,7 +15,7 @@ from dtrain.data.caching import Cached
 from dtrain.data.grouping import Batched, Filtered, Mapped
 from dtrain.data.input_context import InputContext
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
-from dtrain.data.node import INFINITE, UNKNOWN, Iteration, Node, on_inputs
+from dtrain.data.node import Iteration, Node, on_inputs, total_of
 from dtrain.data.options import AutoShardPolicy, Optioned
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
@@ -140,10 +140,9 @@ class StepsOfWorkers(Node):
         self._pipelines = pipelines
         self._replicas = replicas
         lengths = [node.cardinality for node in pipelines]
-        if min(lengths) >= 0:
+        self.cardinality = total_of(lengths)
+        if self.cardinality >= 0:
             self.cardinality = max(-(-length // replicas) for length in lengths)
-        else:
-            self.cardinality = INFINITE if INFINITE in lengths else UNKNOWN
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 
 from dtrain.data.build_once import UnwritableError, Write, build_once
+from dtrain.data.node import runs_of
 from dtrain.data.stores.local import OpenFile
 from dtrain.data.structure import Element, decode_element, encode_element
 from dtrain.errors import InputError
@@ -78,13 +79,10 @@ class CacheFile:
 
     def read(self, numbers: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Element]:
         """Return elements, neighbours by one read; raise an `InputError` if one of them is damaged."""
-        found: list[Element] = []
-        start = 0
-        for end in (np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1).tolist():
-            for begin in range(start, end, self.together):
-                found += self._in_a_row(int(numbers[begin]), min(begin + self.together, end) - begin)
-            start = end
-        return found
+        runs = [
+            self._in_a_row(int(numbers[start]), end - start) for start, end in runs_of(numbers, self.together)
+        ]
+        return list(itertools.chain.from_iterable(runs))
 
     def _in_a_row(self, first: int, count: int) -> list[Element]:
         at = self._header.offsets_at + first * OFFSET_BYTES

@@ -13,11 +13,11 @@ import numpy as np
 from msgspec.structs import asdict
 
 from dtrain.data.cache_file import CacheFile, built_once, opened_cache
-from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, spec_of_first
+from dtrain.data.node import INFINITE, Derived, FromEach, Indices, Iteration, Node, spec_of_first
 from dtrain.data.prefetching.tuning import SHARE, default_budget_bytes, size_bytes
 from dtrain.data.record_index.fingerprint import NoFingerprintError, files_read, fingerprint
 from dtrain.data.stores.opening import open_file
-from dtrain.data.structure import Element, arrays_of, stack
+from dtrain.data.structure import Element, arrays_of
 from dtrain.data.windows import Listed
 from dtrain.errors import InputError
 
@@ -195,7 +195,7 @@ class Stored(Derived):
             ) from None
 
 
-class StoredElements(Derived):
+class StoredElements(FromEach, Derived):
     """The elements in a file, by number."""
 
     keeps_batches = True
@@ -213,12 +213,6 @@ class StoredElements(Derived):
         together = self._file.together
         for start in range(0, self.cardinality, together):
             yield from self.each(range(start, min(start + together, self.cardinality)), iteration)
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return stack(self.each(indices, iteration))
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
         return self._file.read(np.asarray(indices, np.int64))

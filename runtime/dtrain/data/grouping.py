@@ -13,11 +13,13 @@ from dtrain.data.node import (
     INFINITE,
     UNKNOWN,
     Derived,
+    FromEach,
     Indices,
     Iteration,
     Node,
     OneSource,
     RowsOf,
+    runs_of,
     spec_of_first,
 )
 from dtrain.data.prefetching.processes import Helpers
@@ -221,7 +223,7 @@ def rows_between(node: Node, rows: range, iteration: Iteration) -> list[Element]
     return pieces
 
 
-class Unbatched(OneSource):
+class Unbatched(FromEach, OneSource):
     """The rows of each element."""
 
     def __init__(self, source: Node) -> None:
@@ -237,21 +239,11 @@ class Unbatched(OneSource):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         for element in self._source.iterate(iteration):
-            rows = Slices(element)
-            for index in range(rows.cardinality):
-                yield rows.element(index, iteration)
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
+            yield from Slices(element).iterate(iteration)
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        numbers = np.asarray(indices, np.int64)
-        found: list[Element] = []
-        start = 0
-        for end in (np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1).tolist():
-            wanted = range(int(numbers[start]), int(numbers[end - 1]) + 1)
-            for piece in rows_between(self._source, wanted, iteration):
-                rows = Slices(piece)
-                found += [rows.element(index, iteration) for index in range(rows.cardinality)]
-            start = end
-        return found
+        pieces: list[Element] = []
+        for start, end in runs_of(indices):
+            first = int(indices[start])
+            pieces += rows_between(self._source, range(first, first + end - start), iteration)
+        return [row for piece in pieces for row in Slices(piece).iterate(iteration)]

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from dtrain.data.grouping import call
-from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, RowsOf, spec_of_first
+from dtrain.data.node import (
+    INFINITE,
+    UNKNOWN,
+    Indices,
+    Iteration,
+    Node,
+    OneSource,
+    RowsOf,
+    spec_of_first,
+    total_of,
+)
 from dtrain.data.structure import Element, arrays_of, map_arrays
 from dtrain.errors import InputError, InvalidArgumentError
 
@@ -64,12 +74,8 @@ class Concatenated(Node):
     def __init__(self, first: Node, second: Node) -> None:
         self._first = first
         self._second = second
-        lengths = (first.cardinality, second.cardinality)
         self.addressable = first.addressable and second.addressable and first.cardinality != INFINITE
-        if min(lengths) >= 0:
-            self.cardinality = sum(lengths)
-        else:
-            self.cardinality = INFINITE if INFINITE in lengths else UNKNOWN
+        self.cardinality = total_of([first.cardinality, second.cardinality])
 
     @property
     def inputs(self) -> tuple[Node, ...]:
@@ -197,10 +203,8 @@ class Sampled(_OfSeveral):
         self._weights = given
         self._seed = seed
         self._rerandomize = rerandomize
-        lengths = [node.cardinality for node in nodes]
         if not stop_on_empty and given.all():
-            known = sum(lengths) if min(lengths) >= 0 else UNKNOWN
-            self.cardinality = INFINITE if INFINITE in lengths else known
+            self.cardinality = total_of([node.cardinality for node in nodes])
 
     @property
     def inputs(self) -> tuple[Node, ...]:

@@ -9,12 +9,13 @@ tuple of counts from the outside in. All random order follows from it and a seed
 replicas.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from dtrain.data.structure import Element, arrays_of, map_arrays, spec_of, stack
+from dtrain.data.structure import Element, arrays_of, concatenate, map_arrays, spec_of, stack
 from dtrain.errors import NoElementError, NotBatchedError
 
 INFINITE = -1
@@ -131,25 +132,45 @@ class Derived(OneSource):
         self.cardinality = source.cardinality
 
 
-class Passing(Derived):
-    """Base of steps that give the elements of their source."""
+class Reordered(Derived):
+    """Base of steps that give elements of their source by other numbers, or in other iterations."""
 
     keeps_batches = True
+
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
+        """Return where in the source an element is."""
+        return index, iteration
+
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
+        """Return where in the source several elements are, those of one iteration together."""
+        return [(indices, iteration)]
+
+    def element(self, index: int, iteration: Iteration) -> Element:
+        return self._source.element(*self._locate(index, iteration))
+
+    def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
+        return self._source.part(*self._locate(index, iteration), rows)
+
+    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+        return concatenate([self._source.elements(*place) for place in self._places(indices, iteration)])
+
+    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
+        places = self._places(indices, iteration)
+        return [element for place in places for element in self._source.each(*place)]
+
+
+class Passing(Reordered):
+    """Base of steps that give the elements of their source."""
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return self._source.iterate(iteration)
 
+
+class FromEach(Node):
+    """Base of steps and sources whose elements are computed together, by `each`."""
+
     def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(index, iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        return self._source.each(indices, iteration)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return self._source.elements(indices, iteration)
-
-    def part(self, index: int, iteration: Iteration, rows: "RowsOf") -> tuple[Element | None, int]:
-        return self._source.part(index, iteration, rows)
+        return self.each(range(index, index + 1), iteration)[0]
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -185,6 +206,22 @@ def spec_of_first(node: Node) -> Any:
     for element in node.iterate((0,)):
         return spec_of(element)
     raise NoElementError("element_spec: it is known only with the first element, and there is none.")
+
+
+def runs_of(numbers: Indices, limit: int = sys.maxsize) -> Iterator[tuple[int, int]]:
+    """Yield the places in `numbers` at which each run of successive numbers, of at most `limit`, lies."""
+    start = 0
+    for end in (np.flatnonzero(np.diff(np.asarray(numbers), append=-2) != 1) + 1).tolist():
+        for begin in range(start, end, limit):
+            yield begin, min(begin + limit, end)
+        start = end
+
+
+def total_of(cardinalities: Sequence[int]) -> int:
+    """Return how many elements several nodes have one after another: a number, INFINITE or UNKNOWN."""
+    if INFINITE in cardinalities:
+        return INFINITE
+    return UNKNOWN if UNKNOWN in cardinalities else sum(cardinalities)
 
 
 def affine(indices: Indices, factor: int, offset: int) -> Indices:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, RowsOf, affine
+from dtrain.data.node import INFINITE, UNKNOWN, Derived, Indices, Iteration, Node, Passing, Reordered, affine
 from dtrain.data.permutation import (
     ARRAY_ROWS_MAX,
     Ahead,
@@ -14,35 +14,8 @@ from dtrain.data.permutation import (
     Listing,
     Permutation,
 )
-from dtrain.data.structure import Element, concatenate
+from dtrain.data.structure import Element
 from dtrain.errors import InputError, InvalidArgumentError
-
-
-class Reordered(Derived):
-    """Base of steps that give elements of their source by other numbers, or in other iterations."""
-
-    keeps_batches = True
-
-    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
-        """Return where in the source an element is."""
-        raise NotImplementedError
-
-    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
-        """Return where in the source several elements are, those of one iteration together."""
-        raise NotImplementedError
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self._source.element(*self._locate(index, iteration))
-
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        return self._source.part(*self._locate(index, iteration), rows)
-
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        return concatenate([self._source.elements(*place) for place in self._places(indices, iteration)])
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        places = self._places(indices, iteration)
-        return [element for place in places for element in self._source.each(*place)]
 
 
 class Picked(Reordered):
@@ -223,13 +196,11 @@ def draw_through_buffer(
         yield buffer[place]
 
 
-class OfLength(Derived):
+class OfLength(Passing):
     """The source, read from the front, of which it is known how many elements it has.
 
     `asserted`: whether another number is an error, as where a user has said this one.
     """
-
-    keeps_batches = True
 
     def __init__(self, source: Node, cardinality: int, *, asserted: bool) -> None:
         super().__init__(source)

@@ -4,14 +4,14 @@ Sizes of batches are those of `compute_batch_size` and `batch_sizes_for_worker` 
 `tensorflow.python.data.experimental.ops.distribute`. Source: TensorFlow 2.15.1.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, cycle, islice
 from math import ceil
 from typing import Any
 
 from dtrain.data.grouping import Batched, rows_between, rows_in_a_row
 from dtrain.data.joining import Concatenated, Zipped
-from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, Passing, RowsOf
+from dtrain.data.node import INFINITE, UNKNOWN, Indices, Iteration, Node, OneSource, Passing
 from dtrain.data.ordering import Picked
 from dtrain.data.structure import (
     Element,
@@ -50,21 +50,13 @@ class WorkerShare(Picked):
         del first
         yield from islice(elements, self._index, None, self._workers)
 
-    def element(self, index: int, iteration: Iteration) -> Element:
+    def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
         self._check(self._source.cardinality)
-        return super().element(index, iteration)
+        return super()._locate(index, iteration)
 
-    def elements(self, indices: Indices, iteration: Iteration) -> Element:
+    def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
         self._check(self._source.cardinality)
-        return super().elements(indices, iteration)
-
-    def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        self._check(self._source.cardinality)
-        return super().each(indices, iteration)
-
-    def part(self, index: int, iteration: Iteration, rows: RowsOf) -> tuple[Element | None, int]:
-        self._check(self._source.cardinality)
-        return super().part(index, iteration, rows)
+        return super()._places(indices, iteration)
 
     def _check(self, found: int) -> None:
         if 0 <= found < self._workers:

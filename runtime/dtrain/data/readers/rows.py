@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import Indices, Iteration, Node
+from dtrain.data.node import FromEach, Indices, Iteration, Node, runs_of
 from dtrain.data.record_index.index_files import Offsets, RecordIndex, index_of
 from dtrain.data.sources import Slices
 from dtrain.data.stores.opening import (
@@ -118,13 +118,10 @@ class FileSource(Node):
         self.files = (path,)
 
 
-class FileColumns(FileSource):
+class FileColumns(FromEach, FileSource):
     """Base of sources that read the columns of one file: `elements` is an array, or a dict of such."""
 
     addressable = True
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
         columns = self.elements(indices, iteration)
@@ -159,7 +156,7 @@ class FileRows(FileSource):
         return IndexedRows(self.path, self.format, index_of(self.path, self.format))
 
 
-class IndexedRows(FileRows):
+class IndexedRows(FromEach, FileRows):
     """The rows of one file, of which any can be read at once."""
 
     addressable = True
@@ -168,12 +165,6 @@ class IndexedRows(FileRows):
         super().__init__(path, row_format)
         self.index = index
         self.cardinality = len(index)
-
-    def addressed(self) -> FileRows:
-        return self
-
-    def element(self, index: int, iteration: Iteration) -> Element:
-        return self.each(range(index, index + 1), iteration)[0]
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
         numbers = np.asarray(indices, np.int64)
@@ -247,14 +238,7 @@ class NumpyRows(FileColumns):
         if not rows.nbytes:
             return rows
         row_bytes = rows.nbytes // len(numbers)
-        ends = np.flatnonzero(np.diff(numbers, append=-2) != 1) + 1
-        starts = np.concatenate([[0], ends[:-1]])
-        step = max(1, READ_BYTES_MAX // row_bytes)
-        runs = [
-            (begin, min(begin + step, end))
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-            for begin in range(start, end, step)
-        ]
+        runs = list(runs_of(numbers, max(1, READ_BYTES_MAX // row_bytes)))
         ranges = []
         for begin, end in runs:
             place = array.offset + int(numbers[begin]) * row_bytes
