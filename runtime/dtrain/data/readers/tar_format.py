@@ -8,6 +8,7 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain, groupby
 from pathlib import PurePosixPath
 from typing import BinaryIO, Literal, Self
 
@@ -40,43 +41,28 @@ class TarExamples(RowFormat):
         self.spec = {name: TensorSpec((), "string") for name in (KEY, *suffixes)}
 
     def read(self, path: str) -> Iterator[Element]:
-        key: str | None = None
-        held: dict[str, bytes] = {}
-        start = 0
         where = shown(path)
         with _archive_at(path, self._compression) as archive:
-            for member in _files(archive, where):
-                found, suffix = _key_of(member.name)
-                if key is not None and found != key:
-                    yield self._example(key, held, where, start)
-                    held = {}
-                if not held:
-                    key, start = found, member.offset
-                held[suffix] = _content(archive, member, where)
-            if key is not None:
+            for key, start, held in _examples(archive, where):
                 yield self._example(key, held, where, start)
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
         offsets: list[int] = []
-        key: str | None = None
         end = 0
         with file.stream() as opened, _archive(opened, "r:", file.path) as archive:
-            for member in _files(archive, file.path):
-                if member.offset_data + member.size > nbytes:
-                    raise _ends_inside(file.path, member)
-                if (found := _key_of(member.name)[0]) != key:
-                    key = found
-                    offsets.append(member.offset)
-                end = member.offset_data + -(-member.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-        return np.array([*offsets, min(end, nbytes)], np.uint64)
+            for _, members in groupby(_files(archive, file.path), _key):
+                for number, member in enumerate(members):
+                    if number == 0:
+                        offsets.append(member.offset)
+                    end = member.offset_data + member.size
+                    if end > nbytes:
+                        raise _ends_inside(file.path, member)
+        padded = -(-end // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        return np.array([*offsets, min(padded, nbytes)], np.uint64)
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
-        key, held = "", {}
         with _archive(io.BytesIO(data), "r:", f"{path}: the example at byte {offset}") as archive:
-            for member in _files(archive, path):
-                name, suffix = _key_of(member.name)
-                key = key or name
-                held[suffix] = _content(archive, member, path)
+            key, _, held = next(_examples(archive, path), ("", 0, {}))
         return self._example(key, held, path, offset)
 
     def _example(self, key: str, held: dict[str, bytes], path: str, offset: int) -> Element:
@@ -91,13 +77,18 @@ class TarExamples(RowFormat):
 
 def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
     """Return the suffixes of the members of the first example of an archive."""
-    found: list[tuple[str, str]] = []
     with _archive_at(path, "GZIP" if compressed else "") as archive:
-        for member in _files(archive, shown(path)):
-            found.append(_key_of(member.name))
-            if found[-1][0] != found[0][0]:
-                break
-    return tuple(suffix for key, suffix in found if key == found[0][0])
+        for _, members in groupby(_files(archive, shown(path)), _key):
+            return tuple(_suffix(member) for member in members)
+    return ()
+
+
+def _examples(archive: tarfile.TarFile, where: str) -> Iterator[tuple[str, int, dict[str, bytes]]]:
+    """Yield the key of each example, the byte at which it begins, and the content of each suffix."""
+    for key, members in groupby(_files(archive, where), _key):
+        first = next(members)
+        held = {_suffix(member): _content(archive, member, where) for member in chain([first], members)}
+        yield key, first.offset, held
 
 
 @contextmanager
@@ -155,11 +146,15 @@ def _files(archive: tarfile.TarFile, where: str) -> Iterator[tarfile.TarInfo]:
         archive.members = []  # type: ignore[attr-defined] # else all that were seen stay in memory
 
 
-def _key_of(name: str) -> tuple[str, str]:
-    """Return a member's name up to the first dot in its last part, and the rest in lower case."""
-    path = PurePosixPath(name)
-    stem, _, suffix = path.name.partition(".")
-    return str(path.with_name(stem)) if stem else name, suffix.lower()
+def _key(member: tarfile.TarInfo) -> str:
+    """Return a member's name up to the first dot in its last part."""
+    path = PurePosixPath(member.name)
+    stem = path.name.partition(".")[0]
+    return str(path.with_name(stem)) if stem else member.name
+
+
+def _suffix(member: tarfile.TarInfo) -> str:
+    return PurePosixPath(member.name).name.partition(".")[2].lower()
 
 
 def _content(archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> bytes:
