@@ -13,10 +13,12 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from dtrain.errors import WaitTimeoutError
+from dtrain.process.assignment import RUN_DIR
 from dtrain.process.file_lock import holder, locked
 
 WAIT_S = 60.0
@@ -80,6 +82,31 @@ def build_once(
                     aside.unlink()
             os.close(descriptor)
     return result
+
+
+def once_in_run(
+    name: str,
+    read: Callable[[Path], T | None],
+    compute: Callable[[], T],
+    keep: Callable[[Write, T], None],
+    wait_s: float,
+    work: str,
+) -> T:
+    """Return what one task of this host computes, and keeps under a name in the run directory for the others.
+
+    Without a run directory, or without room in it, every task computes for itself. See `build_once`.
+    """
+    run_dir = os.environ.get(RUN_DIR)
+    computed = cache(compute)
+
+    def make(write: Write) -> T:
+        keep(write, computed())
+        return computed()
+
+    if run_dir:
+        with suppress(UnwritableError):
+            return build_once(Path(run_dir) / name, read, make, wait_s, work, makes_folder=True)
+    return computed()
 
 
 class _GrowingFile:

@@ -13,7 +13,16 @@ import numpy as np
 from msgspec.structs import asdict
 
 from dtrain.data.cache_file import CacheFile, built_once, opened_cache
-from dtrain.data.node import INFINITE, Derived, FromEach, Indices, Iteration, Node, spec_of_first
+from dtrain.data.node import (
+    INFINITE,
+    Derived,
+    FromEach,
+    Indices,
+    Iteration,
+    Node,
+    each_in_blocks,
+    spec_of_first,
+)
 from dtrain.data.prefetching.tuning import SHARE, default_budget_bytes, size_bytes
 from dtrain.data.record_index.fingerprint import NoFingerprintError, files_read, fingerprint
 from dtrain.data.stores.opening import open_file
@@ -210,9 +219,7 @@ class StoredElements(FromEach, Derived):
         self._fingerprint = file.fingerprint
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        together = self._file.together
-        for start in range(0, self.cardinality, together):
-            yield from self.each(range(start, min(start + together, self.cardinality)), iteration)
+        return each_in_blocks(self, self._file.together, iteration)
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
         return self._file.read(np.asarray(indices, np.int64))

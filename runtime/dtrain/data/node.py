@@ -11,6 +11,7 @@ replicas.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Any, Self
 
 import numpy as np
@@ -58,13 +59,12 @@ class Node:
 
     @property
     def spec(self) -> Any:
-        raise NotImplementedError
+        """A structure of `TensorSpec`s that every element fits: the first one's if nothing else says it."""
+        return spec_of_first(self)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        index = 0
-        while self.cardinality == INFINITE or index < self.cardinality:
+        for index in count() if self.cardinality == INFINITE else range(self.cardinality):
             yield self.element(index, iteration)
-            index += 1
 
     def element(self, index: int, iteration: Iteration) -> Element:
         raise NotImplementedError
@@ -171,6 +171,12 @@ class FromEach(Node):
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self.each(range(index, index + 1), iteration)[0]
+
+
+def each_in_blocks(node: Node, size: int, iteration: Iteration) -> Iterator[Element]:
+    """Yield the elements of an addressable node, of which `size` are computed together."""
+    for start in range(0, node.cardinality, size):
+        yield from node.each(range(start, min(start + size, node.cardinality)), iteration)
 
 
 def walk(node: Node) -> Iterator[Node]:

@@ -12,12 +12,12 @@ import msgspec
 import numpy as np
 
 from dtrain.data.chance import generator_of
-from dtrain.data.node import INFINITE, Indices, Iteration, Node, spec_of_first
+from dtrain.data.node import INFINITE, Indices, Iteration, Node
 from dtrain.data.record_index.index_files import SUFFIX
 from dtrain.data.stores.opening import matching_urls
 from dtrain.data.stores.remote import shown
 from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
-from dtrain.errors import InputError, InvalidArgumentError, NoElementError
+from dtrain.errors import InputError, InvalidArgumentError
 from dtrain.formats.remote_files import is_url
 
 
@@ -63,10 +63,6 @@ class Single(Node):
 
     def __init__(self, tensors: Any) -> None:
         self._element = as_arrays(tensors)
-
-    @property
-    def spec(self) -> Any:
-        return spec_of(self._element)
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._element
@@ -115,7 +111,7 @@ class Generated(Node):
     def spec(self) -> Any:
         signature = self._signature
         known = signature is not None and all(isinstance(each, TensorSpec) for each in arrays_of(signature))
-        return signature if known else spec_of_first(self)
+        return signature if known else super().spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         elements = self._generator(*self._args)
@@ -135,10 +131,6 @@ class ReadOnce(Node):
         self._first: list[Any] = []
         self._begun = False
         self.cardinality = cardinality
-
-    @property
-    def spec(self) -> Any:
-        return spec_of_first(self)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if not self._begun:
@@ -251,12 +243,6 @@ class ItemSource(Node):
         self._source = source
         self.cardinality = len(source)
 
-    @property
-    def spec(self) -> Any:
-        if not self.cardinality:
-            raise NoElementError("element_spec: it is known only with the first element, and there is none.")
-        return spec_of(self.element(0, (0,)))
-
     def element(self, index: int, iteration: Iteration) -> Element:
         return _as_element(self._source[index])
 
@@ -289,10 +275,6 @@ class EndlessRange(Node):
         self._start = start
         self._step = step
 
-    @property
-    def spec(self) -> Any:
-        return TensorSpec((), self._dtype.name)
-
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._dtype.type(self._start + index * self._step)
 
@@ -306,10 +288,6 @@ class RandomNumbers(Node):
     def __init__(self, seed: int, rerandomize: bool) -> None:
         self._seed = seed
         self._rerandomize = rerandomize
-
-    @property
-    def spec(self) -> Any:
-        return TensorSpec((), "int64")
 
     def element(self, index: int, iteration: Iteration) -> Element:
         place = iteration if self._rerandomize else ()

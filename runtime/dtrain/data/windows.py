@@ -17,7 +17,7 @@ import numpy as np
 
 from dtrain.data.grouping import Batched, call
 from dtrain.data.node import UNKNOWN, Iteration, Node, OneSource, RowsOf, rows_of, spec_of_first
-from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays, spec_of
+from dtrain.data.structure import Element, TensorSpec, arrays_of, as_arrays, map_arrays
 from dtrain.errors import InputError, InvalidArgumentError
 from dtrain.types import Array
 
@@ -30,10 +30,6 @@ class Listed(Node):
     def __init__(self, elements: Sequence[Element]) -> None:
         self._elements = elements
         self.cardinality = len(elements)
-
-    @property
-    def spec(self) -> Any:
-        return spec_of(self._elements[0]) if self._elements else spec_of_first(self)
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._elements[index]

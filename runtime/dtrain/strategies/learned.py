@@ -48,11 +48,16 @@ class LeaderLearns:
         self._fits = fits
         self._patience_s = patience_s
 
-    def begin(self) -> bool:
+    def __call__(self, key: str, who: str, wait_s: float, learn: Callable[[], bytes]) -> bytes:
+        """Take part in the run, so that no task counts as lost meanwhile; learn and send, or ask."""
         self._join()
-        return self._leads()
+        if not self._leads():
+            return self._ask(key, who, wait_s)
+        state = learn()
+        self._send(key, state)
+        return state
 
-    def send(self, key: str, state: bytes) -> None:
+    def _send(self, key: str, state: bytes) -> None:
         """Send what was learned; one that is too large is sent as an empty one."""
         if len(state) > STATE_LIMIT_BYTES:
             self._reporter.warn(
@@ -66,7 +71,7 @@ class LeaderLearns:
         except DtrainError as error:
             self._reporter.warn(f"adapt: other tasks cannot be told what was learned: {error}")
 
-    def ask(self, key: str, who: str, wait_s: float) -> bytes:
+    def _ask(self, key: str, who: str, wait_s: float) -> bytes:
         """Return what the leader has learned, or raise a `WaitTimeoutError`."""
         self._reporter.waiting(f"the leader to adapt {who}")
         try:

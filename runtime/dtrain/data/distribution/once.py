@@ -5,22 +5,19 @@ The tasks of one host share the run directory: the first one to come learns, and
 Tasks of several hosts share none: there the leader learns, and the others ask it through the control plane.
 """
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from dtrain.data.build_once import UnwritableError, Write, build_once
+from dtrain.data.build_once import once_in_run
 from dtrain.data.record_index.index_files import FOLDER
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import read_regular
-from dtrain.process.assignment import RUN_DIR
 
 ADAPTED = "adapted"
 WAIT_S = 3600.0
@@ -30,18 +27,11 @@ BYTES_MAX = 1 << 30
 _calls: Counter[str] = Counter()
 
 
-class OverHosts(Protocol):
-    """The way from this task to the leader, in a run whose tasks share no run directory."""
+OverHosts = Callable[[str, str, float, Callable[[], bytes]], bytes]
+"""A function of a key, the learner, seconds to wait and what learns here; returns what the leader learned.
 
-    def begin(self) -> bool:
-        """Take part in the run, so that no task counts as lost meanwhile; return whether this one leads."""
-
-    def send(self, key: str, state: bytes) -> None:
-        """Leader: tell the others what it has learned."""
-
-    def ask(self, key: str, who: str, wait_s: float) -> bytes:
-        """Return what the leader has learned; empty: this task has to learn for itself."""
-
+Nothing: the leader cannot be asked, or what it has learned is too large to be sent.
+"""
 
 _over_hosts: OverHosts | None = None
 
@@ -64,14 +54,10 @@ def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[An
     name = f"{who} {what}"
     _calls[name] += 1
     key = sha256(f"{name} {_calls[name]}".encode()).hexdigest()[:24]
-    way = _over_hosts
-    if way is None:
+    if _over_hosts is None:
         return _learned_on_this_host(key, who, learn)
-    if way.begin():
-        learned = _learned_on_this_host(key, who, learn)
-        way.send(key, msgspec.json.encode(learned))
-        return learned
-    if not (state := way.ask(key, who, WAIT_S)):
+    state = _over_hosts(key, who, WAIT_S, lambda: msgspec.json.encode(_learned_on_this_host(key, who, learn)))
+    if not state:
         return _learned_on_this_host(key, who, learn)
     try:
         return msgspec.json.decode(state, type=list[Any])
@@ -80,20 +66,14 @@ def learned_once(who: str, what: str, learn: Callable[[], list[Any]]) -> list[An
 
 
 def _learned_on_this_host(key: str, who: str, learn: Callable[[], list[Any]]) -> list[Any]:
-    run_dir = os.environ.get(RUN_DIR)
-    if not run_dir:
-        return learn()
-    learned = cache(learn)
-
-    def make(write: Write) -> list[Any]:
-        write(msgspec.json.encode(learned()))
-        return learned()
-
-    path = Path(run_dir) / FOLDER / ADAPTED / f"{key}.json"
-    try:
-        return build_once(path, _kept, make, WAIT_S, f"adapt {who}", makes_folder=True)
-    except UnwritableError:  # without room for it every task learns for itself
-        return learned()
+    return once_in_run(
+        f"{FOLDER}/{ADAPTED}/{key}.json",
+        _kept,
+        learn,
+        lambda write, learned: write(msgspec.json.encode(learned)),
+        WAIT_S,
+        f"adapt {who}",
+    )
 
 
 def _kept(path: Path) -> list[Any] | None:

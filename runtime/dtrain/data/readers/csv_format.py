@@ -11,7 +11,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES, RowFormat
+from dtrain.data.readers.rows import LINE_BYTES_MAX, SCANNED_BYTES, RowFormat, with_end
 from dtrain.data.record_index.index_files import Offsets
 from dtrain.data.stores.opening import RowReader, open_stream
 from dtrain.data.stores.remote import shown
@@ -164,12 +164,8 @@ class CsvRows(RowFormat):
                 breaks &= quotes % 2 == 0
                 quotes_before = int(quotes[-1])
             found.append(np.flatnonzero(breaks) + (start + 1))
-        offsets = np.concatenate(found)
-        if offsets[-1] < nbytes:
-            offsets = np.append(offsets, nbytes)
-        if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
-            raise InputError(f"{file.path}: found a row of more than {LINE_BYTES_MAX} bytes")
-        return offsets[1 if self._header and len(offsets) > 1 else 0 :].astype(np.uint64)
+        offsets = with_end(found, nbytes, f"{file.path}: found a row of more than {LINE_BYTES_MAX} bytes")
+        return offsets[1 if self._header and len(offsets) > 1 else 0 :]
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
         """Return the wanted columns of a row; raise an `InvalidArgumentError` for wrong fields or quotes."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.data.node import FromEach, Indices, Iteration, Node, runs_of
+from dtrain.data.node import FromEach, Indices, Iteration, Node, each_in_blocks, runs_of
 from dtrain.data.record_index.index_files import Offsets, RecordIndex, index_of
 from dtrain.data.sources import Slices
 from dtrain.data.stores.opening import (
@@ -93,21 +93,24 @@ class TextLines(RowFormat):
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
-        found = [np.zeros(1, np.uint64)]
-        last = b""
+        found = [np.zeros(1, np.int64)]
         for start in range(0, nbytes, SCANNED_BYTES):
-            last = file.read(start, min(SCANNED_BYTES, nbytes - start))
-            breaks = np.flatnonzero(np.frombuffer(last, np.uint8) == ord("\n"))
-            found.append((breaks + (start + 1)).astype(np.uint64))
-        if last and not last.endswith(b"\n"):
-            found.append(np.array([nbytes], np.uint64))
-        offsets = np.concatenate(found)
-        if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
-            raise InputError(f"{file.path}: found a line of more than {LINE_BYTES_MAX} bytes.")
-        return offsets
+            block = file.read(start, min(SCANNED_BYTES, nbytes - start))
+            found.append(np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")) + (start + 1))
+        return with_end(found, nbytes, f"{file.path}: found a line of more than {LINE_BYTES_MAX} bytes.")
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
         return [part.removesuffix(b"\n").removesuffix(b"\r") for part in parts]
+
+
+def with_end(found: Sequence[np.ndarray[Any, np.dtype[np.int64]]], nbytes: int, too_long: str) -> Offsets:
+    """Return where rows begin, and the end of a file of `nbytes`, whose last row may have no line break."""
+    offsets = np.concatenate(found)
+    if offsets[-1] < nbytes:
+        offsets = np.append(offsets, nbytes)
+    if np.diff(offsets).max(initial=0) > LINE_BYTES_MAX:
+        raise InputError(too_long)
+    return offsets.astype(np.uint64)
 
 
 class FileSource(Node):
@@ -220,9 +223,7 @@ class NumpyRows(FileColumns):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         row_bytes = sum(each.dtype.itemsize * prod(each.shape[1:]) for each in self._stored.values())
-        rows = max(1, TOGETHER_BYTES // max(1, row_bytes))
-        for start in range(0, self.cardinality, rows):
-            yield from self.each(range(start, min(start + rows, self.cardinality)), iteration)
+        return each_in_blocks(self, max(1, TOGETHER_BYTES // max(1, row_bytes)), iteration)
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
         if self._memory is not None:

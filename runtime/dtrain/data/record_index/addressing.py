@@ -18,17 +18,17 @@ import heapq
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dtrain.data.build_once import UnwritableError, Write, build_once
+from dtrain.data.build_once import Write, once_in_run
 from dtrain.data.caching import Cached, Stored, StoredElements
 from dtrain.data.grouping import Filtered, Unbatched, call, may_be_rows_in_a_row
 from dtrain.data.joining import Chosen, Concatenated, Interleaved, Sampled, Zipped
-from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, on_inputs
+from dtrain.data.node import INFINITE, Derived, Indices, Iteration, Node, each_in_blocks, on_inputs
 from dtrain.data.ordering import Picked, Shuffled
 from dtrain.data.readers.rows import FileRows
 from dtrain.data.record_index.fingerprint import NoFingerprintError, fingerprint
@@ -249,10 +249,6 @@ class AddressedInterleave(Interleaved):
         self.cardinality = turns.total
         self.batch_size = nodes[0].batch_size if len({node.batch_size for node in nodes}) == 1 else 0
 
-    @property
-    def nodes(self) -> list[Node]:
-        return self._layout((0,))[0]
-
     def element(self, index: int, iteration: Iteration) -> Element:
         nodes, turns = self._layout(iteration)
         number, within = turns.at(index)
@@ -320,43 +316,34 @@ def surviving(source: Node, predicate: Callable[..., Any]) -> Offsets:
     Raises:
         WaitTimeoutError: another task takes too long to compute them.
     """
-    computed = cache(lambda: _computed(source, predicate))
-    run_dir = os.environ.get(RUN_DIR)
-    if not run_dir:
-        return computed()
+    if not os.environ.get(RUN_DIR):
+        return _computed(source, predicate)
     try:
         digest = fingerprint(source, predicate)
     except NoFingerprintError:
-        return computed()
+        return _computed(source, predicate)
     facts = FileFacts(source.cardinality, 0, 0, 0)
 
     def read(path: Path) -> Offsets | None:
         kept = read_index(path, "filter", facts)
         return kept[:-1] if kept is not None and _holds(kept[:-1], source, predicate) else None
 
-    def make(write: Write) -> Offsets:
-        write_index(write, "filter", facts, np.append(computed(), np.uint64(source.cardinality)))
-        return computed()
+    def keep(write: Write, positions: Offsets) -> None:
+        write_index(write, "filter", facts, np.append(positions, np.uint64(source.cardinality)))
 
-    try:
-        return build_once(
-            Path(run_dir) / FOLDER / f"filter-{digest}{SUFFIX}",
-            read,
-            make,
-            WAIT_S + source.cardinality / ROWS_PER_S,
-            "find the elements that a filter leaves over",
-            makes_folder=True,
-        )
-    except UnwritableError:  # without room for it every task computes its own
-        return computed()
+    return once_in_run(
+        f"{FOLDER}/filter-{digest}{SUFFIX}",
+        read,
+        lambda: _computed(source, predicate),
+        keep,
+        WAIT_S + source.cardinality / ROWS_PER_S,
+        "find the elements that a filter leaves over",
+    )
 
 
 def _computed(source: Node, predicate: Callable[..., Any]) -> Offsets:
-    found: list[int] = []
-    for start in range(0, source.cardinality, BLOCK_ROWS):
-        rows = source.each(range(start, min(start + BLOCK_ROWS, source.cardinality)), (0,))
-        found += [start + place for place, row in enumerate(rows) if call(predicate, row)]
-    return np.array(found, np.uint64)
+    rows = enumerate(each_in_blocks(source, BLOCK_ROWS, (0,)))
+    return np.array([place for place, row in rows if call(predicate, row)], np.uint64)
 
 
 def _holds(positions: Offsets, source: Node, predicate: Callable[..., Any]) -> bool:
