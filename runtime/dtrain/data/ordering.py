@@ -1,6 +1,7 @@
 """Steps that choose, order or count elements unseen: take, skip, shard, repeat, shuffle, a known length."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, count, islice
 from typing import Any
 
@@ -103,7 +104,7 @@ class Shuffled(Reordered):
     `permutation.BlockPermutation`.
     """
 
-    computed = frozenset({"_newest"})
+    computed = frozenset({"_order"})
 
     def __init__(
         self,
@@ -123,7 +124,7 @@ class Shuffled(Reordered):
         self._reshuffle = reshuffle_each_iteration
         self._block = block
         self.addressable = source.addressable and self.cardinality != INFINITE
-        self._newest: tuple[Iteration, Listing | Ahead] | None = None
+        self._order = lru_cache(1)(self._drawn)
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
         block = self._block if inputs[0].addressable else None
@@ -146,16 +147,8 @@ class Shuffled(Reordered):
     def order_varies(self) -> bool:
         return self._reshuffle or self._source.order_varies
 
-    def _order(self, iteration: Iteration) -> Listing | Ahead:
-        newest = self._newest
-        if newest is not None and newest[0] == iteration:
-            return newest[1]
-        order = self._drawn(self._entropy(iteration))
-        self._newest = (iteration, order)
-        return order
-
-    def _drawn(self, entropy: list[int]) -> Listing | Ahead:
-        length = self.cardinality
+    def _drawn(self, iteration: Iteration) -> Listing | Ahead:
+        length, entropy = self.cardinality, self._entropy(iteration)
         if self._block is not None:
             return Ahead(BlockPermutation(length, self._block, self._buffer_size, entropy), length)
         if self._buffer_size < length:

@@ -233,7 +233,11 @@ def read_ahead(source: Iterator[T], size_of: Callable[[T], int], tuning: Tuning)
     forecast = Forecast()
     forecast.asked(-1)  # so that the thread begins with 0
     ahead = ReadAhead(
-        partial(_next_of, source), size_of, [forecast], replace(tuning, threads=1, threads_max=1), in_order=True
+        partial(_next_of, source),
+        size_of,
+        [forecast],
+        replace(tuning, threads=1, threads_max=1),
+        in_order=True,
     )
     del source  # so that it is closed in the thread
     try:

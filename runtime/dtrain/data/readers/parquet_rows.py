@@ -1,7 +1,7 @@
 """The rows of Parquet files; the footer of a file says where each group of rows lies."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ GROUPS_KEPT = 4
 class ParquetRows(FileColumns):
     """The rows of a Parquet file, as dicts of columns of numbers, text, bytes, or lists of one length."""
 
-    computed = frozenset({"_open", "_state", "_file", "_groups"})
+    computed = frozenset({"_open", "_state", "_file", "_group"})
 
     def __init__(self, path: str, columns: Sequence[str] | None) -> None:
         """Read the footer; raise an `InputError` if pyarrow, the file or a wanted column is missing."""
@@ -46,7 +46,7 @@ class ParquetRows(FileColumns):
         self._ends = np.cumsum(np.array([0, *lengths], np.int64))
         self.cardinality = int(self._ends[-1])
         self._texts = self._checked_texts()
-        self._groups: OrderedDict[int, dict[str, Array]] = OrderedDict()
+        self._group = lru_cache(GROUPS_KEPT)(self._read_group)
 
     @property
     def spec(self) -> Any:
@@ -86,10 +86,7 @@ class ParquetRows(FileColumns):
         check_growth(grown, self._state[0], self._where)
         return sorted(texts)
 
-    def _group(self, number: int) -> dict[str, Array]:
-        kept = self._groups.get(number)  # another thread may drop it at any time
-        if kept is not None:
-            return kept
+    def _read_group(self, number: int) -> dict[str, Array]:
         check_unchanged(self._open, self._state)
         try:
             # a reader serves one thread
@@ -98,11 +95,7 @@ class ParquetRows(FileColumns):
             raise
         except (OSError, ValueError) as error:
             raise InputError(f"{self._where}: row group {number} is damaged: {_first_line(error)}") from None
-        group = {name: _decoded(table.column(name), self._where, name) for name in self._columns}
-        self._groups[number] = group
-        while len(self._groups) > GROUPS_KEPT:
-            self._groups.popitem(last=False)
-        return group
+        return {name: _decoded(table.column(name), self._where, name) for name in self._columns}
 
     def _opened(self, texts: Sequence[str] = ()) -> Any:
         try:

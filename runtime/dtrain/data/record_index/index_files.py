@@ -40,17 +40,11 @@ CHECKED_OFFSETS = 64
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-class IndexHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The first part of an index: the kind and number of the records, and the `FileFacts` of their file."""
+class IndexHeader(FileFacts, frozen=True, kw_only=True, omit_defaults=True):
+    """The first part of an index: the kind and number of the records, and the facts of their file."""
 
     kind: str
-    nbytes: int
-    mtime_ns: int
-    first_crc32: int
-    last_crc32: int
     records: int
-    version: str = ""
-    samples_crc32: int = 0
 
     @classmethod
     def of(cls, kind: str, facts: FileFacts, records: int) -> "IndexHeader":

@@ -54,7 +54,7 @@ class OpenFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.descriptor = -1
+        self.descriptor: int = -1
         try:
             self.descriptor = open_regular(path)
         except OSError as error:

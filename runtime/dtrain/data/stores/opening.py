@@ -3,12 +3,12 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
-from dtrain.data.stores.local import FileFacts, FileState, OpenFile, unreadable
-from dtrain.data.stores.remote import RemoteFile, driver_of, shown
+from dtrain.data.stores.local import FileState, OpenFile, unreadable
+from dtrain.data.stores.remote import BlockReader, RemoteFile, driver_of, shown
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import open_regular, read_regular
 from dtrain.formats.remote_files import is_url, masked
@@ -18,37 +18,10 @@ OPEN_FILES_MAX = 64
 """Files that stay open in this process."""
 
 
-class RowReader(Protocol):
-    """A file in which rows are looked for; messages show its path."""
-
-    path: str
-
-    def read(self, start: int, nbytes: int) -> bytes:
-        """Return the bytes of a range; raise an `InputError` if it cannot be read, or ends before."""
-
-    def stream(self) -> BinaryIO:
-        """Return the bytes as a file that can be read and sought."""
-
-
-class ReadableFile(RowReader, Protocol):
-    """A file that is open for reading ranges: an `OpenFile` or a `RemoteFile`."""
-
-    @property
-    def descriptor(self) -> int | None:
-        """The descriptor of a file of this host; None: it is at a URL."""
-
-    def state(self) -> FileState:
-        """Return what differs when the file has changed."""
-
-    def facts(self) -> FileFacts:
-        """Return what tells it from another file; of a file of this host some blocks are read for that."""
-
-    def read_ranges(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of several ranges; those that lie near each other are read at once."""
-
-    def in_blocks(self) -> RowReader:
-        """Return a reader for small ranges from front to back."""
-
+ReadableFile = OpenFile | RemoteFile
+"""A file that is open for reading ranges; messages show its `path`."""
+RowReader = OpenFile | BlockReader
+"""A file in which rows are looked for."""
 
 _opened: OrderedDict[tuple[int, str], ReadableFile] = OrderedDict()
 _opening = threading.Lock()

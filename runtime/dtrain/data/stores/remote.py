@@ -181,7 +181,7 @@ def wait_for_stores(wait_s: float) -> None:
 class RemoteFile:
     """A file at a URL, whose `path` is the URL as messages show it: without user, password and query."""
 
-    descriptor = None
+    descriptor: int | None = None
 
     def __init__(self, url: str) -> None:
         """Find the file; raise an `InputError` if it is not there, or cannot be read."""
