@@ -11,9 +11,9 @@ FOUND = [
     bug(ONCE, "learned_once", "_calls[name] += 1"),
     bug("data/build_once.py", "build_once", "aside.rename(path)"),
     bug(CSV, "CsvColumn.value", "b'_' in field", "False"),
-    bug(CSV, "CsvRows.row", "self._fields is not None and len(fields) != self._fields", "False"),
+    bug(CSV, "CsvRows.row", "self.fields is not None and len(fields) != self.fields", "False"),
     bug(CSV, "CsvRows.scan", "quotes_before = int(quotes[-1])"),
-    bug(CSV, "CsvRows.scan", "1 if self._header and len(offsets) > 1 else 0", "0"),
+    bug(CSV, "CsvRows.scan", "1 if self.header and len(offsets) > 1 else 0", "0"),
     bug(
         OFFSETS,
         "read_index",

@@ -47,7 +47,7 @@ def distributed(node: Node, context: InputContext, policy: AutoShardPolicy) -> N
 
     Raises:
         NotBatchedError: there are several replicas, and the elements have no axis of examples.
-        NotFoundError: the policy is FILE, and the pipeline reads no files.
+        NotFoundError: see `autoshard`.
         InputError: the workers have different numbers of replicas.
     """
     replicas, workers = context.num_replicas_in_sync, context.num_input_pipelines
@@ -69,11 +69,8 @@ def distributed(node: Node, context: InputContext, policy: AutoShardPolicy) -> N
 def autoshard(node: Node, workers: int, index: int, policy: AutoShardPolicy, replicas: int = 1) -> Node:
     """Return the share of worker `index` of `workers` in a pipeline.
 
-    A pipeline that was rebatched for the `replicas` of all workers ends with `Rebatched` or `SplitBatches`;
-    where it is dealt by batches, each batch is split by itself.
-
-    Raises:
-        NotFoundError: the policy is FILE, and the pipeline reads no files.
+    Where it is dealt by batches, each batch of one that was rebatched for `replicas` is split by itself. A
+    `NotFoundError` says that the policy is FILE, and the pipeline reads no files.
     """
     if policy is AutoShardPolicy.OFF or (policy is AutoShardPolicy.FILE and workers == 1):
         return node
@@ -132,8 +129,7 @@ def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
 class StepsOfWorkers(Node):
     """The pipelines of several workers; an element is the batches of a step, one for each replica.
 
-    Those with examples come first, and None stands for those without. The last step is that of the worker
-    with most batches.
+    Batches with examples come first, and None stands for the others.
     """
 
     def __init__(self, pipelines: Sequence[Node], replicas: int) -> None:

@@ -45,13 +45,11 @@ def build_once(
     *,
     makes_folder: bool = False,
 ) -> T:
-    """Return what a file holds; the first process to come writes it, in the place of a file that is no use.
+    """Return what a file holds; the first process to come writes it, and replaces a file that is of no use.
 
     Args:
-        path: of the file; its folder may be made, too.
         read: returns what the file holds; None if it is not there, or not the right one.
-        make: writes the file, and returns what it holds; None leaves that to `read`. Its own errors go
-            through, and nothing is left of the file.
+        make: writes the file, and returns what it holds, or None. Its errors go through, without a file.
         wait_s: how long the file of another process may have one size.
         work: of a builder, in words that follow "to".
 
@@ -133,7 +131,6 @@ class _GrowingFile:
 
 
 def _aside(path: Path) -> tuple[Path, int, bool]:
-    """Return the file that becomes the one at `path`, open, and whether this process is its builder."""
     name = f".{path.name[-NAME_CHARS_MAX:]}."
     pattern = re.compile(re.escape(name) + f"[0-9a-f]{{{2 * CHANCE_BYTES}}}")
     with _unwritable():
@@ -172,7 +169,6 @@ def _of_living_builder(path: Path) -> int | None:
 
 
 def _wait_for_builder(descriptor: int, wait_s: float, work: str) -> None:
-    """Wait until the builder has ended, as long as its file grows."""
     grown_s, nbytes = time.monotonic(), os.fstat(descriptor).st_size
     while True:
         try:

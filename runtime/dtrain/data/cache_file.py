@@ -43,13 +43,7 @@ _FLATE_LEVEL = 6
 
 
 class CacheFooter(msgspec.Struct, frozen=True, kw_only=True):
-    """The last part of a file.
-
-    Attributes:
-        fingerprint: of the pipeline whose elements these are.
-        offsets_at: the byte at which the offsets begin.
-        compression: empty or GZIP, of each element by itself.
-    """
+    """The last part of a file: `offsets_at` is the byte at which the offsets begin."""
 
     fingerprint: str
     elements: int
@@ -74,7 +68,6 @@ class CacheFile:
 
     @property
     def together(self) -> int:
-        """The number of elements in a row that are worth one read."""
         return max(1, READ_BYTES_MAX * len(self) // self._header.offsets_at)
 
     def read(self, numbers: "np.ndarray[Any, np.dtype[np.int64]]") -> list[Element]:
@@ -160,11 +153,7 @@ def write_elements(
     compression: str,
     limit_bytes: int,
 ) -> None:
-    """Write a whole file of elements; an error of the elements themselves goes through.
-
-    Raises:
-        InputError: the file takes more than `limit_bytes`, or an element is no plain data.
-    """
+    """Write a file of elements; raise an `InputError` if it takes more than `limit_bytes`."""
     write(MAGIC)
     end = len(MAGIC)
     grown = 0
@@ -213,8 +202,6 @@ def built_once(
     makes_folder: bool = False,
 ) -> CacheFile:
     """Return the cache of a pipeline. A file of another pipeline is replaced by a new one.
-
-    `limit_bytes` bounds a new file; None: see SHARE_OF_DISK.
 
     Raises:
         InputError: the file cannot be read or written, is no cache, or has more than `limit_bytes`.

@@ -111,7 +111,6 @@ def check_limit(limit_bytes: int | None) -> None:
 
 
 def held_bytes(element: Element) -> int:
-    """Return about how much memory an element takes that is kept."""
     return size_bytes(element) + BYTES_AN_ELEMENT + BYTES_AN_ARRAY * len(arrays_of(element))
 
 
@@ -124,13 +123,10 @@ SNAPSHOT_SUFFIX = ".dtsnapshot"
 
 
 class CachePlace(msgspec.Struct, frozen=True):
-    """Where elements are kept.
+    """Where elements are kept: in a file, or in a folder that has a file for each pipeline.
 
-    Attributes:
-        path: of a file; of the folder of snapshots, where each pipeline has a file of its own.
-        compression: empty, or GZIP for each element by itself.
-        limit_bytes: of the file; None: half of what is free on the disk.
-        version: stands for a fingerprint of the pipeline, in the user's words; None: one is computed.
+    `compression` is empty, or GZIP for each element by itself. `limit_bytes` bounds the file; None: half of
+    what is free on the disk. `version` stands for a fingerprint of the pipeline; None: one is computed.
     """
 
     path: Path
@@ -173,11 +169,7 @@ class Stored(Derived):
         return self.whole().iterate(iteration)
 
     def whole(self) -> "StoredElements":
-        """Return the elements by number; the file is built for that if it is not there, see `built_once`.
-
-        Raises:
-            InputError: the pipeline cannot be told from others, or the file cannot be read or written.
-        """
+        """Return the elements by number; the file is built for that if it is not there, see `built_once`."""
         if self._whole is None:
             digest = self._digest()
             place = self._place

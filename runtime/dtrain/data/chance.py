@@ -57,7 +57,6 @@ def addressed(seed: int | None, iteration: tuple[int, ...], index: int) -> Itera
 
 
 def element_chance() -> ElementChance | None:
-    """Return the chance of the element whose function is running; None outside of such functions."""
     return _current.get()
 
 
@@ -89,6 +88,5 @@ class Watched:
 
 
 def _drawn() -> Any:
-    """Return what changes with every draw from a global state."""
     _, keys, position, _, cached = np.random.get_state(legacy=True)
     return keys[0], keys[-1], position, cached, hash(random.getstate())

@@ -297,7 +297,6 @@ def _columns(
 
 
 def _chosen(select: Sequence[str | int] | None, names: Sequence[str]) -> list[int]:
-    """Return the numbers of the wanted columns, ascending."""
     numbers: dict[str | int, int] = {number: number for number in range(len(names))}
     if select is None:
         return list(numbers.values())

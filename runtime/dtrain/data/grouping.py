@@ -39,7 +39,6 @@ from dtrain.errors import InputError
 
 
 def call(function: Callable[..., Any], element: Element) -> Any:
-    """Return `function` of an element; a tuple's parts are its arguments."""
     return function(*element) if isinstance(element, tuple) else function(element)
 
 
@@ -47,8 +46,7 @@ class Mapped(Derived):
     """A function of each element.
 
     Attributes:
-        parallel_calls: how many threads may call the function at once; AUTOTUNE: as many as are useful; None:
-            one.
+        parallel_calls: how many threads may call it at once; AUTOTUNE: as many as are useful; None: one.
         seed: of the generator that the function gets as last argument; None: it gets none.
         helpers: the processes in which the function is called; None: it is called in this one.
     """
@@ -106,7 +104,6 @@ class Mapped(Derived):
 
 
 def _of_request(function: Callable[..., Any], seed: int | None, request: Any) -> Element:
-    """Return a function's result for ``(element, iteration, index)``."""
     element, iteration, index = request
     with addressed(seed, iteration, index):
         if seed is None:
@@ -135,10 +132,7 @@ class Filtered(OneSource):
 
 
 class Batched(Derived):
-    """Groups of `size` elements, stacked; the last may be smaller, or is dropped.
-
-    `rows` counts the elements of the source that all batches hold; UNKNOWN or INFINITE as its length is.
-    """
+    """Groups of `size` elements, stacked; all batches hold `rows` elements of the source."""
 
     def __init__(self, source: Node, size: int, drop_remainder: bool) -> None:
         if not (isinstance(size, int | np.integer) and size >= 1):
@@ -176,7 +170,6 @@ class Batched(Derived):
         return (self._source.elements(within, iteration) if wanted else None), len(numbers)
 
     def _numbers(self, index: int) -> range:
-        """Return the numbers of a batch's elements in the source."""
         stop = (index + 1) * self._size
         if self._source.cardinality >= 0:
             stop = min(stop, self._source.cardinality)
@@ -187,9 +180,9 @@ class Batched(Derived):
 
 
 def rows_in_a_row(node: Node) -> int:
-    """Return how many rows batches have that can be addressed by row; UNKNOWN where they cannot.
+    """Return how many rows batches have that can be addressed by row, or UNKNOWN.
 
-    They can if all batches are of one size, but for the last one behind `batch` itself.
+    That takes batches of one size, but for the last one behind `batch` itself.
     """
     if not (node.addressable and node.batch_size):
         return UNKNOWN

@@ -85,11 +85,7 @@ PIXEL_BYTES = 5
 
 
 def read_image(path: str, color_mode: str) -> Array:
-    """Return an image, uint8 [height, width, channels]; of an animation the first picture.
-
-    Raises:
-        InputError: Pillow is not installed, or the file cannot be read or is no image.
-    """
+    """Return an image, uint8 [height, width, channels]; of an animation the first picture."""
     where = shown(path)
     try:
         from PIL import Image, UnidentifiedImageError  # a fifth of a second, so only where images are read
@@ -130,10 +126,7 @@ def _pixels(image: Any, color_mode: str) -> Array:
 
 
 def resized(image: Array, size: tuple[int, int], interpolation: str, *, crop: bool) -> Array:
-    """Return an image of shape [height, width, channels] as float32 in the size (height, width).
-
-    With `crop` the largest part in its middle that has the wanted ratio of sides is taken.
-    """
+    """Return an image, float32, in the size (height, width); `crop` takes its largest part of that aspect."""
     if crop:
         height, width = image.shape[:2]
         rows = min(height, int(width * size[0] / size[1]))

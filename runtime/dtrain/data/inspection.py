@@ -17,7 +17,6 @@ from dtrain.data.experimental import make_csv_dataset
 from dtrain.data.readers.csv_format import CsvRows
 from dtrain.data.readers.parquet_rows import ParquetRows
 from dtrain.data.readers.rows import (
-    FileRows,
     FileSource,
     IndexedRows,
     NumpyRows,
@@ -79,16 +78,11 @@ class InspectedFile(msgspec.Struct, frozen=True):
 
     @property
     def obstacle(self) -> str:
-        """Why no row can be read without those before it; empty: it can."""
         return (self.format or RowFormat(self.compression)).obstacle
 
 
 def data_file(path: str, kind: str | None = None, *, header: bool = True) -> InspectedFile:
-    """Return a file of a kind; by default its name tells the kind, else its first bytes.
-
-    Raises:
-        InputError: it cannot be read, or is of no known kind.
-    """
+    """Return a file of a kind; by default its name tells the kind, else its first bytes."""
     file = open_file(path)
     head = file.read(0, min(HEAD_BYTES, file.state()[0]))
     compression = GZIP if head.startswith(b"\x1f\x8b") else ""
@@ -142,9 +136,7 @@ class Indexed(msgspec.Struct, frozen=True, kw_only=True):
 def build_index(file: InspectedFile) -> Indexed:
     """Build the index of a file, unless it is there.
 
-    Raises:
-        InputError: the file is damaged, cannot be addressed, or its index cannot be kept.
-        WaitTimeoutError: another task builds the index, and takes too long.
+    An `InputError` says that the file cannot be addressed, or its index cannot be kept.
     """
     if file.obstacle:
         raise InputError(
@@ -178,7 +170,6 @@ def build_index(file: InspectedFile) -> Indexed:
 
 
 def _addressed(file: InspectedFile) -> FileSource:
-    """Return the rows of a file that says itself where they lie."""
     return ParquetRows(file.path, None) if file.kind == PARQUET else NumpyRows(file.path)
 
 
@@ -199,10 +190,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of data; `sampled` of its rows were looked at for its fields.
-
-    An `obstacle` says why no row can be read without those before it; None: it can.
-    """
+    """A file of data; `sampled` of its rows were looked at for its fields; see `InspectedFile.obstacle`."""
 
     file: str
     format: str
@@ -260,14 +248,13 @@ def _state_of_index(file: InspectedFile, nbytes: int) -> tuple[IndexState, Recor
 
 
 def _fields(file: InspectedFile, sampled: int) -> list[Field]:
-    """Return the parts of each row by its spec; records and lines have none."""
     if file.kind == CSV:
         spec = _batches_of_csv(file).unbatch().element_spec
     elif file.kind == TAR:
         compressed = bool(file.compression)
         spec = TarExamples(suffixes_of_first(file.path, compressed=compressed), compressed=compressed).spec
     else:
-        spec = (_addressed(file) if file.format is None else FileRows(file.path, file.format)).spec
+        spec = (file.format or _addressed(file)).spec
     columns: Mapping[str, TensorSpec] = spec if isinstance(spec, dict) else {"": spec}
     return [
         Field(name=name, dtype=each.dtype, shape=list(each.shape), rows=sampled)

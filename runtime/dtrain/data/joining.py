@@ -119,14 +119,8 @@ class Interleaved(OneSource):
         self._cycle = cycle_length
         self._block = block_length
 
-    def rebuilt(
-        self,
-        kind: "type[Interleaved]",
-        source: Node,
-        wrap: Callable[[Callable[..., Node]], Callable[..., Node]],
-    ) -> "Interleaved":
-        """Return the same step as one of a subclass, on another source, with a function around its own."""
-        step = kind(source, wrap(self._make), self._cycle, self._block)
+    def rebuilt(self, kind: "type[Interleaved]", source: Node) -> "Interleaved":
+        step = kind(source, self._make, self._cycle, self._block)
         step.alike = self.alike or self
         return step
 

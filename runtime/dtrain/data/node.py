@@ -37,8 +37,7 @@ class Node:
         batch_size: how many elements `batch` puts into each; 0 where that is not known.
         keeps_batches: whether every element is one of the source's, unchanged.
         files: the paths of files that it reads itself.
-        computed: names of attributes that follow from the others as elements are asked for, so that they do
-            not tell pipelines apart.
+        computed: names of attributes that follow from the others, so that they tell no pipelines apart.
     """
 
     addressable = False
@@ -74,7 +73,6 @@ class Node:
         return [self.element(int(index), iteration) for index in indices]
 
     def elements(self, indices: Indices, iteration: Iteration) -> Element:
-        """Return elements of an addressable node stacked along a new first axis."""
         return stack(self.each(indices, iteration))
 
     @property
@@ -90,7 +88,7 @@ class Node:
 
 
 class OneSource(Node):
-    """Base of steps on one source, their first argument; the others are kept to make the step anew.
+    """Base of steps on one source; the other arguments are kept to make the step anew.
 
     `alike` is the step from which this one was made by `with_inputs`. Steps whose spec is learned from the
     first element ask it, because other inputs may have no element.
@@ -138,11 +136,9 @@ class Reordered(Derived):
     keeps_batches = True
 
     def _locate(self, index: int, iteration: Iteration) -> tuple[int, Iteration]:
-        """Return where in the source an element is."""
         return index, iteration
 
     def _places(self, indices: Indices, iteration: Iteration) -> Iterable[tuple[Indices, Iteration]]:
-        """Return where in the source several elements are, those of one iteration together."""
         return [(indices, iteration)]
 
     def element(self, index: int, iteration: Iteration) -> Element:
@@ -174,13 +170,11 @@ class FromEach(Node):
 
 
 def each_in_blocks(node: Node, size: int, iteration: Iteration) -> Iterator[Element]:
-    """Yield the elements of an addressable node, of which `size` are computed together."""
     for start in range(0, node.cardinality, size):
         yield from node.each(range(start, min(start + size, node.cardinality)), iteration)
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """Yield all steps of a pipeline, the inputs of each before it."""
     for each in node.inputs:
         yield from walk(each)
     yield node

@@ -97,11 +97,10 @@ class Repeated(Reordered):
 class Shuffled(Reordered):
     """The source in an order drawn from (seed, iteration).
 
-    As in TensorFlow the next element is drawn from the `buffer_size` that come next in the source. A buffer
-    no smaller than the source gives a permutation of the whole. Over an addressable source only indices are
-    drawn; those of a permutation of more than ARRAY_ROWS_MAX rows are computed when they are asked for, so
-    that no array of them is in memory. `block` is None or the rows of a block; see
-    `permutation.BlockPermutation`.
+    The next element is drawn from the `buffer_size` that come next in the source. A buffer no smaller than
+    the source gives a permutation of the whole. Over an addressable source only indices are drawn; of more
+    than ARRAY_ROWS_MAX rows they are computed when asked for, so that no array of them is in memory.
+    `block` is None or the rows of a block; see `permutation.BlockPermutation`.
     """
 
     computed = frozenset({"_order"})
@@ -190,10 +189,7 @@ def draw_through_buffer(
 
 
 class OfLength(Passing):
-    """The source, read from the front, of which it is known how many elements it has.
-
-    `asserted`: whether another number is an error, as where a user has said this one.
-    """
+    """The source, read from the front, of a known length; another one is an error if it is `asserted`."""
 
     def __init__(self, source: Node, cardinality: int, *, asserted: bool) -> None:
         super().__init__(source)
@@ -221,8 +217,7 @@ class OfLength(Passing):
 def counted(node: Node, tell: Callable[[int], None]) -> Node:
     """Return the same elements with a known length, for which a node of unknown length is read once.
 
-    What is made of each of its elements is not computed for that. `tell` is called with the number of
-    elements so far.
+    Functions of each element are not called for that. `tell` is called with the number of elements so far.
     """
     if node.cardinality != UNKNOWN:
         return node

@@ -28,7 +28,6 @@ class Permutation:
     """The numbers below `length` in an order that follows from `entropy`, about 50 bytes in memory."""
 
     def __init__(self, length: int, entropy: int | Sequence[int]) -> None:
-        """Derive the keys of the rounds from `entropy`, numbers >= 0."""
         self._length = length
         half = (max(2, (length - 1).bit_length()) + 1) // 2
         self._half = np.uint64(half)
@@ -80,10 +79,7 @@ class BlockPermutation:
     """The numbers below `length`, block by block in the order of a permutation, mixed within windows."""
 
     def __init__(self, length: int, block: int, window: int, entropy: Sequence[int]) -> None:
-        """Derive the order of blocks of `block` rows from `entropy`, numbers >= 0.
-
-        `window` is how many rows are mixed with each other; it is rounded up to whole blocks.
-        """
+        """`window` is how many rows are mixed with each other; it is rounded up to whole blocks."""
         self._length = length
         self._block = block
         blocks = -(-length // block)

@@ -28,8 +28,8 @@ from dtrain.errors import InputError, InvalidArgumentError, NoElementError, NotB
 class WorkerShare(Picked):
     """One worker's elements of a stream: every `workers`-th from `index` on.
 
-    There must be one for every worker. As in TensorFlow the first read raises an `InvalidArgumentError` in
-    each worker that has an element, and a worker that has none sees an empty stream.
+    If some worker has none, then as in TensorFlow the first read raises an `InvalidArgumentError` in the
+    others, and that worker sees an empty stream.
     """
 
     def __init__(self, source: Node, workers: int, index: int) -> None:
@@ -221,8 +221,8 @@ def batch_sizes_for_worker(
 ) -> list[int]:
     """Return the sizes into which one worker cuts its batches, in turn: one for each replica of all workers.
 
-    They add up to the global batch. The lists of workers begin at different places, so that what all replicas
-    get in a step adds up to it as well.
+    They add up to the global batch, and so does what all replicas get in a step: the lists of workers begin
+    at different places.
     """
     replicas = num_workers * num_replicas_per_worker
     size, larger = divmod(global_batch_size, replicas)
@@ -232,11 +232,7 @@ def batch_sizes_for_worker(
 
 
 def compute_batch_size(node: Node) -> int:
-    """Return the size of all batches but smaller last ones; NOT_KNOWN if the pipeline's form does not say.
-
-    Raises:
-        NotBatchedError: the elements have no axis of examples.
-    """
+    """Return the size of all batches but smaller last ones; NOT_KNOWN if the pipeline's form does not say."""
     try:
         specs = arrays_of(node.spec)
     except NoElementError:

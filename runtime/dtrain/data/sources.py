@@ -95,10 +95,7 @@ class OfType(msgspec.Struct, frozen=True):
 
 
 class Generated(Node):
-    """Elements of a function's iterable, in a signature's dtypes if given; called once an iteration.
-
-    The signature is a structure of `TensorSpec`s or `OfType`s.
-    """
+    """Elements of a function's iterable, called once an iteration, in the dtypes of a signature if given."""
 
     def __init__(
         self, generator: Callable[..., Iterable[Any]], signature: Any, args: Sequence[Any] = ()
@@ -121,10 +118,7 @@ class Generated(Node):
 
 
 class ReadOnce(Node):
-    """The elements that an iterator still has, in one pass.
-
-    The first one is given again until the second is asked for, because shapes are learned from it.
-    """
+    """The elements that an iterator still has; the first is given again until the second is asked for."""
 
     def __init__(self, elements: Iterator[Any], cardinality: int) -> None:
         self._elements = map(as_arrays, elements)
@@ -146,10 +140,7 @@ class ReadOnce(Node):
 
 
 def signature_of(types: Any, shapes: Any, signature: Any) -> Any:
-    """Return the signature that tf.data's newer or older arguments of `from_generator` say, or None.
-
-    An `InputError` says that both are given, or shapes without types.
-    """
+    """Return the signature that the newer or older arguments of `from_generator` say, or None."""
     if isinstance(types, TensorSpec) or (
         types is not None and any(isinstance(each, TensorSpec) for each in arrays_of(types))
     ):
@@ -213,10 +204,7 @@ def _cast(spec: TensorSpec | OfType, value: Any) -> Any:
 def matching_paths(patterns: Sequence[str]) -> list[str]:
     """Return the paths or URLs that match some patterns, in order; indexes of dtrain's are no data.
 
-    A path that two patterns match comes twice, as in TensorFlow.
-
-    Raises:
-        InvalidArgumentError: there is none.
+    A path that two patterns match comes twice, as in TensorFlow. An `InvalidArgumentError`: there is none.
     """
     found = [
         path

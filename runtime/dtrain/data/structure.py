@@ -51,7 +51,6 @@ def map_arrays(function: Callable[..., Any], first: Element, *others: Element) -
 
 
 def arrays_of(element: Element) -> list[Any]:
-    """Return all arrays of an element, in order."""
     if isinstance(element, tuple):
         return [array for part in element for array in arrays_of(part)]
     if isinstance(element, dict):
@@ -62,8 +61,7 @@ def arrays_of(element: Element) -> list[Any]:
 def as_arrays(element: Any) -> Element:
     """Return the element with arrays for numbers and lists.
 
-    Bytes and text stay, lists of such become arrays of objects. Python's floats become float32, as in
-    TensorFlow; numpy's arrays and numbers keep their dtypes.
+    Bytes and text stay, lists of such become arrays of objects. Python's floats become float32.
     """
     return map_arrays(_as_array, element)
 
@@ -98,8 +96,7 @@ def with_open_batches(spec: Any) -> Any:
 def empty_batch(spec: Any) -> Element:
     """Return a batch without examples for a structure of `TensorSpec`s.
 
-    Axes of open length are 0 long; where all lengths are known the first one is taken as that of examples, as
-    TensorFlow does.
+    Axes of open length are 0 long; where all lengths are known the first one is taken as that of examples.
     """
 
     def empty(spec: TensorSpec) -> Any:
@@ -152,11 +149,7 @@ class _OtherTypeError(Exception):
 
 
 def encode_element(element: Element, purpose: str = "map with processes") -> bytes:
-    """Return an element as bytes.
-
-    An `InputError`, which names the purpose, says that it has something else than arrays, text, bytes and
-    numbers.
-    """
+    """Return an element as bytes; an `InputError`, which names the purpose, refuses other objects."""
     try:
         return msgspec.msgpack.encode(_plain(element))
     except _OtherTypeError as error:

@@ -45,7 +45,6 @@ def read_examples(
     and those that differ by axes of length 1, are taken in the shapes of the inputs.
 
     Args:
-        path: of the file.
         inputs: shapes of the model's inputs by name.
         x: the column of inputs; else ``x``, ``x_test`` or the only one. In a .csv all columns but the
             targets', as floats.

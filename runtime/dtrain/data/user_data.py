@@ -36,10 +36,7 @@ def as_dataset(
 ) -> Dataset:
     """Return the argument of `fit` (see `Data`) as a Dataset of batches; Datasets are taken as they are.
 
-    Args:
-        batch_size: of arrays.
-        shuffle: whether arrays, or batches by number, are shuffled, anew in each iteration.
-        context: of a data function; default: that of a single replica.
+    `shuffle` is for arrays and batches by number, anew in each iteration.
     """
     if isinstance(data, Dataset):
         return data
@@ -123,7 +120,6 @@ def check_lengths(data: Any, where: str = "data") -> None:
 
 
 def _arrays(part: Any) -> list[Any]:
-    """Return the arrays in the place of x, y or sample_weight: one, or one of each input or output."""
     return arrays_of(as_arrays(_lists_as_tuples(part)))
 
 

@@ -36,10 +36,9 @@ class Listed(Node):
 
 
 class Windowed(OneSource):
-    """Windows of elements, each a dataset; of elements of several arrays a dataset for each array.
+    """Windows of `size` elements, each a dataset; of elements of several arrays a dataset for each array.
 
-    A window has `size` elements, of which two have `stride` between them, and begins `shift` after the last
-    one; `wrap` makes a dataset of a node.
+    Elements of a window are `stride` apart, and windows `shift`; `wrap` makes a dataset of a node.
     """
 
     def __init__(
@@ -162,7 +161,6 @@ class Grouped(OneSource):
             yield from made.iterate((*iteration, number))
 
     def _made(self, iteration: Iteration) -> Iterator[tuple[int, Node]]:
-        """Yield what the function makes of each window, numbered."""
         numbers = itertools.count()
         windows: dict[int, list[Element]] = {}
         for element in self._source.iterate(iteration):
@@ -189,7 +187,6 @@ class Buckets(msgspec.Struct, frozen=True):
     """The rule of buckets by length: bucket b has elements of lengths from boundary b - 1 on, below b.
 
     Attributes:
-        sizes: how many elements a batch of each bucket has; one more than boundaries.
         like: spec of the elements; needed where axes are filled up `to_boundary`.
         to_boundary: whether axes of unknown length are filled up to the longest length of the bucket.
         pads: whether arrays are filled up at all.
@@ -231,7 +228,6 @@ class Buckets(msgspec.Struct, frozen=True):
         return self.sizes[int(key)]
 
     def batched(self, key: Any, window: Node) -> Node:
-        """Return a window as its only batch."""
         size = self.size(key)
         if not self.pads:
             return Batched(window, size, self.drop_remainder)
@@ -250,16 +246,13 @@ class Buckets(msgspec.Struct, frozen=True):
 class Padding(msgspec.Struct, frozen=True):
     """How the arrays at one place of all elements are filled up.
 
-    Attributes:
-        lengths: of each axis; None: as long as the longest of a batch. No lengths at all: None for all axes.
-        value: what they are filled with; None: 0, and nothing for text.
+    A length of None is the longest of a batch; without `lengths` all are. A value of None is 0 or no text.
     """
 
     lengths: tuple[int | None, ...] | None
     value: Any
 
     def stacked(self, *arrays: Any) -> Array:
-        """Return the arrays, filled up, along a new first axis."""
         shapes = [np.shape(array) for array in arrays]
         lengths = self.lengths if self.lengths is not None else (None,) * len(shapes[0])
         if {len(shape) for shape in shapes} != {len(lengths)}:
@@ -286,10 +279,7 @@ class Padding(msgspec.Struct, frozen=True):
 
 
 class PaddedBatched(Batched):
-    """Groups of `size` elements, filled up to one shape and stacked.
-
-    `shapes` and `values` are structures in the form of an element; one value may be for all arrays.
-    """
+    """Groups of `size` elements, filled up to one shape and stacked; one value may be for all arrays."""
 
     def __init__(self, source: Node, size: int, drop_remainder: bool, shapes: Any, values: Any) -> None:
         super().__init__(source, size, drop_remainder)

@@ -18,8 +18,8 @@ BEGINNING = 2
 class Prefetched(Passing):
     """The source, of which `buffer_size` elements are read ahead; AUTOTUNE: as many as are useful.
 
-    An addressable pipeline is read ahead by the code that asks for its elements by number (`ReadAhead`). A
-    stream is read ahead here. `autotune` are the options of the whole pipeline; None: those of the source.
+    An addressable pipeline is read ahead by who asks for its elements by number (`ReadAhead`), a stream here.
+    `autotune` are the options of the whole pipeline; None: those of the source.
     """
 
     def __init__(self, source: Node, buffer_size: int, autotune: AutotuneOptions | None = None) -> None:
@@ -53,8 +53,7 @@ def with_autotune(node: Node, autotune: AutotuneOptions) -> Node:
 def tuning_of(node: Node, autotune: AutotuneOptions | None = None) -> Tuning | None:
     """Return how a pipeline is to be read ahead; None where it says neither `prefetch` nor parallel calls.
 
-    A function that is not said to be called in parallel is called by one thread at a time. `autotune` are the
-    options to go by; None: those that the pipeline has been given.
+    A function that is not said to be called in parallel is called by one thread at a time.
     """
     depths: list[int] = []
     calls: list[int] = []

@@ -48,11 +48,7 @@ class Helpers:
         self._end: threading.Event | None = None
 
     def __call__(self, request: Any) -> Element:
-        """Return `compute` of a request, computed in one of the helpers.
-
-        Raises:
-            InputError: the function has failed there, with its traceback; or the helper was killed.
-        """
+        """Return `compute` of a request; an `InputError` tells the helper's traceback, or its end."""
         if _is_helper:
             return self._compute(request)
         data = encode_element(request)

@@ -64,9 +64,8 @@ def _read(read: Callable[[], T], size_of: Callable[[T], int]) -> Read:
 class ReadAhead(Generic[T]):
     """Elements by number for several replicas of this process, read ahead under a memory budget.
 
-    Results and their order are those of `read` itself. An error that it raises in a thread is raised where
-    the element is asked for, with the traceback of the thread. The element last asked for, by each replica,
-    stays, and may be asked for again.
+    An error that `read` raises in a thread is raised where the element is asked for. The element last asked
+    for, by each replica, stays, and may be asked for again.
     """
 
     def __init__(
@@ -209,7 +208,6 @@ class ReadAhead(Generic[T]):
             return None
 
     def _next_to_read(self) -> int | None:
-        """Return the next number that a replica will be asked for, within the budget."""
         begun = len(self._under_way)
         wanted_bytes = self._held_bytes + (begun + 1) * self._largest_bytes
         if (self._ready or begun) and wanted_bytes > self._tuning.budget_bytes:
@@ -227,8 +225,7 @@ class ReadAhead(Generic[T]):
 def read_ahead(source: Iterator[T], size_of: Callable[[T], int], tuning: Tuning) -> Iterator[T]:
     """Yield the elements of a stream, which a thread reads ahead of who takes them.
 
-    The thread ends with the stream, or when the returned iterator is closed or forgotten. From the first
-    element on the stream belongs to it.
+    The thread ends with the stream, or when the returned iterator is closed or forgotten.
     """
     forecast = Forecast()
     forecast.asked(-1)  # so that the thread begins with 0

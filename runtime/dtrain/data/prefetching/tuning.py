@@ -38,7 +38,7 @@ class Tuning:
     Attributes:
         depth: how many numbers of each replica are read ahead.
         deeper: whether `depth` may grow.
-        threads_max: how many threads there may be; equal to `threads` where the program says a number.
+        threads_max: equal to `threads` where the program says a number.
         budget_bytes: of all that is read ahead; one element is read ahead whatever its size.
     """
 
@@ -75,7 +75,6 @@ class Tuning:
             self.depth = min(DEPTH_MAX, max(self.depth * 2, 2 * self.threads))
 
     def fit_into_budget(self, each_bytes: int) -> None:
-        """Read less far ahead where so many batches of this size are above the budget."""
         if each_bytes * self.depth > self.budget_bytes:
             self.depth = max(1, self.budget_bytes // each_bytes)
 
@@ -88,12 +87,7 @@ WORTHLESS = 0.25
 
 @dataclass
 class Forecast:
-    """One replica's forecast.
-
-    Attributes:
-        owned_from: yields the numbers of the replica's own lanes from a number on, ascending.
-        end: no number from here on will be asked for; None where there is no end.
-    """
+    """One replica's forecast: the numbers below `end` that `owned_from` yields from one on, ascending."""
 
     owned_from: Callable[[int], Iterator[int]] = count
     end: int | None = None
@@ -103,10 +97,7 @@ class Forecast:
         self._right = 1.0
 
     def asked(self, number: int) -> None:
-        """Note the number that the replica was asked for.
-
-        One of its own lanes moves the forecast behind it, also back. One of another's leaves it as it is.
-        """
+        """Note a number; one of the replica's own lanes moves the forecast behind it, also back."""
         if self._next is not None:
             hit = float(number == next(self._from(self._next), None))
             self._right += (hit - self._right) / REMEMBERED
@@ -114,10 +105,7 @@ class Forecast:
             self._next = number + 1
 
     def upcoming(self, limit: int) -> list[int]:
-        """Return the next `limit` numbers, or fewer at the end.
-
-        There are none before the first was asked for, and where the forecast is worth nothing.
-        """
+        """Return the next `limit` numbers; none while the forecast is worth nothing."""
         if self._next is None or self._right < WORTHLESS:
             return []
         return list(islice(self._from(self._next), limit))
@@ -141,7 +129,6 @@ OWN_GROUP = Path("/proc/self/cgroup")
 
 @cache
 def default_budget_bytes() -> int:
-    """Return 1/8 of this process's memory, shared among the tasks of its run on this host."""
     return memory_bytes(GROUPS, OWN_GROUP) // SHARE // tasks_here(os.environ)
 
 
@@ -152,11 +139,7 @@ def memory_bytes(groups: Path, own_group: Path) -> int:
 
 
 def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) -> Iterator[list[str]]:
-    """Yield the words of a limit, such as `cpu.max`, in each control group of this process that has one.
-
-    `groups` is where control groups (version 2) are mounted, and `own_group` the file that names this
-    process's.
-    """
+    """Yield the words of a limit, such as `cpu.max`, in each control group of this process that has one."""
     inner = ""
     with contextlib.suppress(OSError, IndexError):
         inner = own_group.read_text().splitlines()[-1].rpartition(":")[2].strip("/")
@@ -170,7 +153,6 @@ def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) ->
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
-    """Return how many tasks of this process's cluster have its host; 1 where it trains alone."""
     try:
         assignment = TaskAssignment.from_environment(environment)
     except (DtrainError, OSError):
@@ -186,7 +168,6 @@ def tasks_here(environment: Mapping[str, str]) -> int:
 
 
 def size_bytes(value: Any) -> int:
-    """Return about how much memory the arrays of a nested structure take."""
     if isinstance(value, np.ndarray):
         return value.nbytes + (sum(map(size_bytes, value.flat)) if value.dtype == object else 0)
     if isinstance(value, bytes | str):

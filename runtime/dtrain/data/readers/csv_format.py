@@ -5,6 +5,7 @@ import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import islice
 from typing import Any, Self
 
@@ -24,10 +25,7 @@ DTYPES = ("int32", "int64", "float32", "float64", "string")
 
 
 class CsvColumn(msgspec.Struct, frozen=True):
-    """One wanted column: the number of its field from 0, a dtype of DTYPES, and a default for an empty field.
-
-    Without a default the field is required.
-    """
+    """One wanted column: the number of its field, a dtype of DTYPES, and a default; None: it is required."""
 
     number: int
     dtype: str
@@ -75,50 +73,43 @@ def _dtype_name(number: int, dtype: Any) -> str:
     return name
 
 
+@dataclass(eq=False)
 class CsvRows(RowFormat):
-    """The rows of .csv files, as tuples of the wanted columns."""
+    """The rows of .csv files, as tuples of the wanted columns.
 
-    def __init__(
-        self,
-        columns: Sequence[CsvColumn],
-        *,
-        fields: int | None,
-        compression: str = "",
-        header: bool = False,
-        delimiter: str = ",",
-        quotes: bool = True,
-        missing: str = "",
-    ) -> None:
-        """Begin.
+    Attributes:
+        columns: that are wanted, in the order in which they come.
+        fields: how many fields every row has; None: any number, as where some columns are chosen.
+        compression: of whole files: empty, GZIP or ZLIB.
+        header: whether the first row of each file is left out.
+        delimiter: one character between fields.
+        quotes: whether fields in quotes may have delimiters and line breaks.
+        missing: text that stands for an empty field.
+    """
 
-        Args:
-            columns: that are wanted, in the order in which they come.
-            fields: how many fields every row has; None: any number, as where some columns are chosen.
-            compression: of whole files: empty, GZIP or ZLIB.
-            header: whether the first row of each file is left out.
-            delimiter: one character between fields.
-            quotes: whether fields in quotes may have delimiters and line breaks.
-            missing: text that stands for an empty field.
-        """
-        super().__init__(compression)
-        self._columns = tuple(columns)
-        self._fields = fields
-        self._header = header
-        self._delimiter = delimiter.encode()
-        self._quotes = quotes
-        self._missing = missing.encode()
-        between = re.escape(self._delimiter)
+    columns: Sequence[CsvColumn]
+    _: KW_ONLY
+    fields: int | None
+    compression: str = ""
+    header: bool = False
+    delimiter: str = ","
+    quotes: bool = True
+    missing: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__(self.compression)
+        between = re.escape(self.delimiter.encode())
         self._field = re.compile(rb'(?:"((?:[^"]|"")*)"|([^"' + between + rb"]*))(" + between + rb"|\Z)")
-        self.kind = f"csv, {'quotes' if quotes else 'no quotes'}, {'header' if header else 'no header'}"
-        self.spec = tuple(TensorSpec((), column.dtype) for column in columns)
+        quotes = "quotes" if self.quotes else "no quotes"
+        self.kind = f"csv, {quotes}, {'header' if self.header else 'no header'}"
+        self.spec = tuple(TensorSpec((), column.dtype) for column in self.columns)
 
     def read(self, path: str) -> Iterator[Element]:
         where = shown(path)
-        for offset, line in islice(self._lines(path), int(self._header), None):
+        for offset, line in islice(self._lines(path), int(self.header), None):
             yield self.row(line, where, offset)
 
     def fields_of(self, path: str) -> Iterator[list[bytes]]:
-        """Yield the fields of each row of a file, its header among them."""
         where = shown(path)
         for offset, line in self._lines(path):
             yield self._fields_in(line, where, offset)
@@ -133,14 +124,14 @@ class CsvRows(RowFormat):
             # latin-1 gives each byte back; without newline= a lone carriage return would end no line.
             with (
                 open_stream(path) as file,
-                io.TextIOWrapper(decompressed(file, self._compression, where), "latin-1", newline="") as text,
+                io.TextIOWrapper(decompressed(file, self.compression, where), "latin-1", newline="") as text,
             ):
                 while line := text.readline(LINE_BYTES_MAX + 1):
                     held.append(line)
                     nbytes += len(line)
                     if nbytes > LINE_BYTES_MAX:
                         raise InputError(f"{where}: found a row of more than {LINE_BYTES_MAX} bytes")
-                    is_open ^= self._quotes and line.count('"') % 2 == 1
+                    is_open ^= self.quotes and line.count('"') % 2 == 1
                     if not is_open:
                         yield offset, "".join(held).encode("latin-1")
                         held.clear()
@@ -148,7 +139,7 @@ class CsvRows(RowFormat):
                 if held:
                     yield offset, "".join(held).encode("latin-1")
         except (EOFError, zlib.error) as error:
-            raise InputError(f"{where}: expected {self._compression} data, found damage: {error}.") from error
+            raise InputError(f"{where}: expected {self.compression} data, found damage: {error}.") from error
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
         found = [np.zeros(1, np.int64)]
@@ -159,29 +150,29 @@ class CsvRows(RowFormat):
             after = np.append(block[1:], 0)[:count]
             block = block[:count]
             breaks = (block == LINE_FEED) | ((block == CARRIAGE_RETURN) & (after != LINE_FEED))
-            if self._quotes:
+            if self.quotes:
                 quotes = quotes_before + np.cumsum(block == QUOTE)
                 breaks &= quotes % 2 == 0
                 quotes_before = int(quotes[-1])
             found.append(np.flatnonzero(breaks) + (start + 1))
         offsets = with_end(found, nbytes, f"{file.path}: found a row of more than {LINE_BYTES_MAX} bytes")
-        return offsets[1 if self._header and len(offsets) > 1 else 0 :]
+        return offsets[1 if self.header and len(offsets) > 1 else 0 :]
 
     def row(self, data: bytes, path: str, offset: int) -> Element:
         """Return the wanted columns of a row; raise an `InvalidArgumentError` for wrong fields or quotes."""
         fields = self._fields_in(data, path, offset)
-        if self._fields is not None and len(fields) != self._fields:
+        if self.fields is not None and len(fields) != self.fields:
             raise InvalidArgumentError(
-                f"{path}: the row at byte {offset}: expected {self._fields} fields, found {len(fields)}"
+                f"{path}: the row at byte {offset}: expected {self.fields} fields, found {len(fields)}"
             )
-        return tuple([self._value(column, fields, path, offset) for column in self._columns])
+        return tuple([self._value(column, fields, path, offset) for column in self.columns])
 
     def _value(self, column: CsvColumn, fields: list[bytes], path: str, offset: int) -> Any:
         where = f"{path}: the row at byte {offset}: field {column.number}"
         if column.number >= len(fields):
             raise InvalidArgumentError(f"{where}: is missing; the row has {len(fields)} fields")
         field = fields[column.number]
-        if field in (b"", self._missing):
+        if field in (b"", self.missing.encode()):
             if column.default is None:
                 raise InvalidArgumentError(
                     f"{where}: is required, and empty; give the column a default value"
@@ -200,8 +191,8 @@ class CsvRows(RowFormat):
         line = data.removesuffix(b"\n").removesuffix(b"\r")
         if not offset:
             line = line.removeprefix(BOM_UTF8)
-        if not self._quotes or QUOTE not in line:
-            return line.split(self._delimiter)
+        if not self.quotes or QUOTE not in line:
+            return line.split(self.delimiter.encode())
         fields: list[bytes] = []
         position = 0
         while match := self._field.match(line, position):

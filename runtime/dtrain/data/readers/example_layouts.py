@@ -104,7 +104,6 @@ def _spans(data: bytes) -> dict[str, FeatureSpan] | None:
 
 
 def _are_numbers(data: bytes, kind: int, pieces: list[tuple[int, int]]) -> bool:
-    """Return whether packed numbers stand in one piece, and all of them are whole."""
     if len(pieces) != 1 or pieces[0][0] == pieces[0][1]:
         return False
     begin, end = pieces[0]

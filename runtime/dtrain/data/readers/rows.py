@@ -34,10 +34,10 @@ SCANNED_BYTES = 4 << 20
 
 
 class RowFormat:
-    """Base of kinds of files of rows, each of which is some bytes; their `spec` fits every row.
+    """Base of kinds of files of rows, each of which is some bytes.
 
-    The `kind` tells where rows begin. An `obstacle` tells the user why no row can be read without those
-    before it; where it is empty, `scan` finds the rows.
+    An `obstacle` tells the user why no row can be read without those before it; where it is empty, `scan`
+    finds the rows.
     """
 
     kind: str
@@ -150,10 +150,7 @@ class FileRows(FileSource):
         return self.format.read(self.path)
 
     def addressed(self) -> "FileRows":
-        """Return the same rows with an index, which may be built for that; without one where none can be.
-
-        Raises a `WaitTimeoutError` if another task takes too long to build the index.
-        """
+        """Return the same rows with an index, which may be built for that; without one where none can be."""
         if self.format.obstacle:
             return self
         return IndexedRows(self.path, self.format, index_of(self.path, self.format))

@@ -76,7 +76,6 @@ class TarExamples(RowFormat):
 
 
 def suffixes_of_first(path: str, *, compressed: bool) -> tuple[str, ...]:
-    """Return the suffixes of the members of the first example of an archive."""
     with _archive_at(path, "GZIP" if compressed else "") as archive:
         for _, members in groupby(_files(archive, shown(path)), _key):
             return tuple(_suffix(member) for member in members)

@@ -68,9 +68,7 @@ NAMES: dict[type[Node], str] = {
 def addressed(node: Node) -> Node:
     """Return the same elements in the same order, addressable where that can be; else the node itself.
 
-    Raises:
-        InputError: a file cannot be read, or is damaged.
-        WaitTimeoutError: another task takes too long to build an index.
+    A `WaitTimeoutError` says that another task takes too long to build an index.
     """
     if node.addressable or obstacles(node):
         return node
@@ -141,9 +139,7 @@ def _rewritten(node: Node) -> Node:
         return node.whole()
     inputs = [_rewritten(each) for each in node.inputs]
     if isinstance(node, Interleaved):
-        return node.rebuilt(
-            AddressedInterleave, inputs[0], lambda make: lambda *parts: _rewritten(make(*parts))
-        )
+        return node.rebuilt(AddressedInterleave, inputs[0])
     if isinstance(node, Filtered):
         return AddressedFilter(inputs[0], node.predicate, surviving(inputs[0], node.predicate))
     return on_inputs(node, inputs)
@@ -153,11 +149,9 @@ PHASES_KEPT = 1024
 
 
 class _Phase(NamedTuple):
-    """Rounds in which the same streams give the same numbers of elements.
+    """Rounds in which the same streams, in the order of their slots, give the same numbers of elements.
 
-    Attributes:
-        streams: those that give any, in the order of their slots.
-        ends: after how many elements of a round each of them has given its own.
+    `ends` says after how many elements of a round each of them has given its own.
     """
 
     first_round: int
@@ -233,10 +227,7 @@ LAYOUTS_KEPT = 2
 
 
 class AddressedInterleave(Interleaved):
-    """An interleave of addressable nodes, of the same number and lengths in each iteration.
-
-    They may come in another order in each iteration. All of them are made at once.
-    """
+    """An interleave of addressable nodes, of the same number and lengths in each iteration."""
 
     addressable = True
     computed = frozenset({"_layout"})
@@ -276,12 +267,12 @@ class AddressedInterleave(Interleaved):
         return nodes, Turns([node.cardinality for node in nodes], self._cycle, self._block)
 
     def _node(self, name: Element) -> Node:
-        if not isinstance(name, bytes | str | np.generic):
-            made: Node = call(self._make, name)
-            return made
-        if name not in self._made:
-            self._made[name] = call(self._make, name)
-        return self._made[name]
+        if isinstance(name, bytes | str | np.generic) and name in self._made:
+            return self._made[name]
+        made = _rewritten(call(self._make, name))
+        if isinstance(name, bytes | str | np.generic):
+            self._made[name] = made
+        return made
 
 
 class AddressedFilter(Filtered):
@@ -311,11 +302,7 @@ BLOCK_ROWS = 1024
 
 
 def surviving(source: Node, predicate: Callable[..., Any]) -> Offsets:
-    """Return the positions in an addressable source of the elements for which a predicate holds.
-
-    Raises:
-        WaitTimeoutError: another task takes too long to compute them.
-    """
+    """Return the positions in an addressable source of the elements for which a predicate holds."""
     if not os.environ.get(RUN_DIR):
         return _computed(source, predicate)
     try:

@@ -174,10 +174,7 @@ def files_read(node: Node) -> list[str]:
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
-    """Return a file's size, and a checksum of its ends and samples between, or of its version in a store.
-
-    A file that is copied or touched stays the same one. Raises an `InputError` if it cannot be read.
-    """
+    """Return a file's size and a checksum; they stay the same when it is copied or touched."""
     facts = open_file(path).facts()
     told = f"{facts.nbytes} {facts.first_crc32} {facts.last_crc32} {facts.version} {facts.samples_crc32}"
     return facts.nbytes, zlib.crc32(told.encode())

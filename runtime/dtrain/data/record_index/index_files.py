@@ -118,12 +118,9 @@ class Scanner(Protocol):
 
 
 class RecordIndex(msgspec.Struct, frozen=True):
-    """The records of a file.
+    """The offsets of a file's records and of their end, and the file that holds them; None: memory.
 
-    Attributes:
-        offsets: of the records, and of their end.
-        kept_at: the file that holds the index; None: memory.
-        not_kept: why no file could hold it; empty where one does, or none is needed.
+    `not_kept` says why no file could hold the index; it is empty where one does, or none is needed.
     """
 
     path: str
@@ -149,9 +146,7 @@ class RecordIndex(msgspec.Struct, frozen=True):
 def index_of(path: str, scanner: Scanner, wait_s: float = WAIT_S) -> RecordIndex:
     """Return the index of a file: the one that is kept, or a new one, which is then kept.
 
-    Raises:
-        InputError: the file cannot be read, or is damaged.
-        WaitTimeoutError: another task takes longer than `wait_s`, and more for a large file, to build it.
+    A `WaitTimeoutError` says that another task takes longer than `wait_s`, and more for a large file.
     """
     file = open_file(path)
     key = path, scanner.kind

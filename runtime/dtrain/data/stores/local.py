@@ -25,12 +25,9 @@ FileState = tuple[int, int, str]
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """Facts that tell a file from another one.
+    """Facts that tell a file from another one: checksums of both ends, and of samples between them.
 
-    Attributes:
-        first_crc32, last_crc32: of its first and last block.
-        version: of a file at a URL, whose store tells this in the place of the checksums and the time.
-        samples_crc32: of blocks between the first and the last, spread evenly.
+    A store tells the `version` of a file at a URL in the place of checksums and time.
     """
 
     nbytes: int

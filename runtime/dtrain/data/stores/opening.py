@@ -66,10 +66,7 @@ def check_unchanged(file: ReadableFile, state: FileState) -> None:
 
 
 def read_whole(path: str, bytes_max: int) -> bytes:
-    """Return all bytes of a file.
-
-    An `OSError`, or `InputError` of a file at a URL, says that it cannot be read or is larger.
-    """
+    """Return a file's bytes; an `OSError`, or `InputError` at a URL, says it cannot be read or is larger."""
     if not is_url(path):
         return read_regular(path, bytes_max)
     file = opened(path)
@@ -79,10 +76,7 @@ def read_whole(path: str, bytes_max: int) -> bytes:
 
 
 def matching_urls(pattern: str) -> list[str]:
-    """Return the URLs that match a pattern; an `InputError`: the store cannot be asked.
-
-    A web server lists nothing, so its URL stands for itself.
-    """
+    """Return the URLs that match a pattern; that of a web server, which lists nothing, stands for itself."""
     if pattern.lower().startswith(("http://", "https://")):
         if "*" in pattern:
             raise InputError(
@@ -94,7 +88,6 @@ def matching_urls(pattern: str) -> list[str]:
 
 
 def urls_below(folder: str) -> list[str]:
-    """Return the URLs of all files below a folder; raises as `matching_urls`."""
     files, root = driver_of(folder)
     return _listed(folder.rstrip("/"), root.rstrip("/"), files.find)
 

@@ -15,8 +15,7 @@ Ranges = list[tuple[int, int]]
 def together(ranges: Sequence[tuple[int, int]], gap_bytes: int, bytes_max: int) -> Ranges:
     """Return the ranges, ascending, that cover some others, which may overlap and come in any order.
 
-    Two ranges are covered by one where at most `gap_bytes` lie between them, which are read for nothing, and
-    where it has at most `bytes_max`.
+    One range of at most `bytes_max` covers two with at most `gap_bytes` between them.
     """
     covering: Ranges = []
     for begin, end in sorted(ranges):

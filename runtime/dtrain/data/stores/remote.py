@@ -68,11 +68,7 @@ class FsspecStore:
 
 
 def driver_of(url: str) -> tuple[Any, str]:
-    """Return fsspec's driver for a URL, and the path that it has there.
-
-    Raises:
-        InputError: fsspec or the driver is not installed, or the protocol is unknown.
-    """
+    """Return fsspec's driver for a URL, and its path there; an `InputError` says that there is none."""
     try:
         import fsspec  # takes a third of a second, so only where a URL is given
 
@@ -173,7 +169,6 @@ _wait_s = DEADLINE_S
 
 
 def wait_for_stores(wait_s: float) -> None:
-    """Ask stores that fail again for so many seconds, from now on."""
     global _wait_s
     _wait_s = wait_s
 
@@ -196,7 +191,6 @@ class RemoteFile:
         self._looked_s = time.monotonic()
 
     def state(self) -> FileState:
-        """Return its size in bytes, 0, and its version as the store told it when the file was opened."""
         return self._found.nbytes, 0, self._found.version
 
     def facts(self) -> FileFacts:
