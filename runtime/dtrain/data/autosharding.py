@@ -9,13 +9,12 @@ under DATA, sizes that differ by at most one under FILE and OFF.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
 
 from dtrain.data.caching import Cached
 from dtrain.data.grouping import Batched, Filtered, Mapped
 from dtrain.data.input_context import InputContext
 from dtrain.data.joining import Concatenated, Interleaved, Zipped
-from dtrain.data.node import Iteration, Node, on_inputs, total_of
+from dtrain.data.node import Iteration, Node, OfSeveral, on_inputs, total_of
 from dtrain.data.options import AutoShardPolicy, Optioned
 from dtrain.data.ordering import Picked, Repeated, Shuffled
 from dtrain.data.prefetching.prefetched import Prefetched
@@ -126,33 +125,22 @@ def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
     return on_inputs(node, [each for each, _ in unshuffled]), below
 
 
-class StepsOfWorkers(Node):
+class StepsOfWorkers(OfSeveral):
     """The pipelines of several workers; an element is the batches of a step, one for each replica.
 
     Batches with examples come first, and None stands for the others.
     """
 
     def __init__(self, pipelines: Sequence[Node], replicas: int) -> None:
-        self._pipelines = pipelines
+        super().__init__(pipelines)
         self._replicas = replicas
         lengths = [node.cardinality for node in pipelines]
         self.cardinality = total_of(lengths)
         if self.cardinality >= 0:
             self.cardinality = max(-(-length // replicas) for length in lengths)
 
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return tuple(self._pipelines)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return StepsOfWorkers(inputs, self._replicas)
-
-    @property
-    def spec(self) -> Any:
-        return self._pipelines[0].spec
-
     def iterate(self, iteration: Iteration) -> Iterator[list[Element | None]]:
-        streams = [node.iterate(iteration) for node in self._pipelines]
+        streams = [node.iterate(iteration) for node in self.inputs]
         parts = self._replicas * len(streams)
         while batches := [each for stream in streams for each in islice(stream, self._replicas)]:
             filled = [batch for batch in batches if len(arrays_of(batch)[0])]

@@ -92,7 +92,7 @@ class Dataset(Groups):
 
     def concatenate(self, dataset: "Dataset") -> "Dataset":
         """Return these elements, then those of another dataset."""
-        return Dataset(Concatenated(self.node, dataset.node))
+        return Dataset(Concatenated([self.node, dataset.node]))
 
     def enumerate(self, start: int = 0) -> "Dataset":
         """Return pairs of a number, counted from `start`, and an element."""

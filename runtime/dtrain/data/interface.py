@@ -129,9 +129,8 @@ class FromSources:
             stop_on_empty_dataset: whether to end with the first dataset that ends; else others go on.
             rerandomize_each_iteration: whether each iteration draws anew; None: it does not, as in tf.data.
         """
-        nodes = [each.node for each in datasets]
         anew = bool(rerandomize_each_iteration)
-        return cls.of(Sampled(nodes, weights, (seed or 0) % 2**32, stop_on_empty_dataset, anew))
+        return cls.of(Sampled(_nodes_of(datasets), weights, (seed or 0) % 2**32, stop_on_empty_dataset, anew))
 
     @classmethod
     def choose_from_datasets(
@@ -141,7 +140,7 @@ class FromSources:
         stop_on_empty_dataset: bool = True,
     ) -> Self:
         """Take each element from the dataset whose number the next element of `choice_dataset` is."""
-        return cls.of(Chosen([each.node for each in datasets], choice_dataset.node, stop_on_empty_dataset))
+        return cls.of(Chosen([choice_dataset.node, *_nodes_of(datasets)], stop_on_empty_dataset))
 
     @classmethod
     def zip(cls, *args: Any, datasets: Any = None) -> Self:
@@ -189,6 +188,12 @@ class FromSources:
             InputError: it is no such file.
         """
         return cls.of(SavedElements(Path(path)))
+
+
+def _nodes_of(datasets: Sequence[FromSources]) -> list[Node]:
+    if not datasets:
+        raise InputError("sample_from_datasets, choose_from_datasets: expected at least one dataset")
+    return [each.node for each in datasets]
 
 
 class Groups(FromSources):

@@ -18,6 +18,7 @@ from dtrain.data.node import (
     Indices,
     Iteration,
     Node,
+    OfSeveral,
     OneSource,
     RowsOf,
     spec_of_first,
@@ -68,25 +69,14 @@ class Zipped(Node):
         return [map_arrays(lambda _, leaves=row: next(leaves), self._nodes) for row in rows]
 
 
-class Concatenated(Node):
+class Concatenated(OfSeveral):
     """The elements of one node, then those of another."""
 
-    def __init__(self, first: Node, second: Node) -> None:
-        self._first = first
-        self._second = second
-        self.addressable = first.addressable and second.addressable and first.cardinality != INFINITE
-        self.cardinality = total_of([first.cardinality, second.cardinality])
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self._first, self._second
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Concatenated(*inputs)
-
-    @property
-    def spec(self) -> Any:
-        return self._first.spec
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
+        self._first, self._second = nodes
+        self.addressable = all(node.addressable for node in nodes) and self._first.cardinality != INFINITE
+        self.cardinality = total_of([node.cardinality for node in nodes])
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         yield from self._first.iterate(iteration)
@@ -163,21 +153,7 @@ class Interleaved(OneSource):
                 slots[turn] = None
 
 
-class _OfSeveral(Node):
-    """Base of steps that take elements of several nodes, until all of them, or the first, have ended."""
-
-    def __init__(self, nodes: Sequence[Node], stop_on_empty: bool) -> None:
-        if not nodes:
-            raise InputError("sample_from_datasets, choose_from_datasets: expected at least one dataset")
-        self._nodes = tuple(nodes)
-        self._stop = stop_on_empty
-
-    @property
-    def spec(self) -> Any:
-        return self._nodes[0].spec
-
-
-class Sampled(_OfSeveral):
+class Sampled(OfSeveral):
     """Each element from a node drawn at random by weights, from (seed, iteration)."""
 
     def __init__(
@@ -188,7 +164,8 @@ class Sampled(_OfSeveral):
         stop_on_empty: bool,
         rerandomize: bool,
     ) -> None:
-        super().__init__(nodes, stop_on_empty)
+        super().__init__(nodes)
+        self._stop = stop_on_empty
         given = np.ones(len(nodes)) if weights is None else np.asarray(weights, np.float64)
         if given.shape != (len(nodes),) or not (given >= 0).all() or not given.any():
             raise InputError(
@@ -199,13 +176,6 @@ class Sampled(_OfSeveral):
         self._rerandomize = rerandomize
         if not stop_on_empty and given.all():
             self.cardinality = total_of([node.cardinality for node in nodes])
-
-    @property
-    def inputs(self) -> tuple[Node, ...]:
-        return self._nodes
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Sampled(inputs, list(self._weights), self._seed, self._stop, self._rerandomize)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         generator = np.random.default_rng([self._seed, *iteration] if self._rerandomize else self._seed)
@@ -223,22 +193,20 @@ class Sampled(_OfSeveral):
                 weights[drawn] = 0
 
 
-class Chosen(_OfSeveral):
-    """Each element from the node whose number the next element of another node is."""
+class Chosen(OfSeveral):
+    """Each element from the node whose number, from 0, the next element of the first node is."""
 
-    def __init__(self, nodes: Sequence[Node], choices: Node, stop_on_empty: bool) -> None:
-        super().__init__(nodes, stop_on_empty)
-        self._choices = choices
+    def __init__(self, nodes: Sequence[Node], stop_on_empty: bool) -> None:
+        super().__init__(nodes)
+        self._choices, *self._chosen = nodes
+        self._stop = stop_on_empty
 
     @property
-    def inputs(self) -> tuple[Node, ...]:
-        return (self._choices, *self._nodes)
-
-    def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        return Chosen(inputs[1:], inputs[0], self._stop)
+    def spec(self) -> Any:
+        return self._chosen[0].spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        streams = [node.iterate(iteration) for node in self._nodes]
+        streams = [node.iterate(iteration) for node in self._chosen]
         ended: set[int] = set()
         for choice in self._choices.iterate(iteration):
             number = int(choice)

@@ -87,8 +87,8 @@ class Node:
         return rows_of(self.element(index, iteration), rows)
 
 
-class OneSource(Node):
-    """Base of steps on one source; the other arguments are kept to make the step anew.
+class OnInputs(Node):
+    """Base of steps on other nodes, their first argument; the others are kept to make the step anew.
 
     `alike` is the step from which this one was made by `with_inputs`. Steps whose spec is learned from the
     first element ask it, because other inputs may have no element.
@@ -102,6 +102,20 @@ class OneSource(Node):
         step._others = arguments[1:], named
         return step
 
+    def _made_anew(self, first: Any) -> Self:
+        others, named = self._others
+        step = type(self)(first, *others, **named)
+        step.alike = self.alike or self
+        return step
+
+    @property
+    def spec(self) -> Any:
+        return self.inputs[0].spec
+
+
+class OneSource(OnInputs):
+    """Base of steps on one source."""
+
     def __init__(self, source: Node) -> None:
         self._source = source
 
@@ -110,14 +124,21 @@ class OneSource(Node):
         return (self._source,)
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        others, named = self._others
-        step = type(self)(inputs[0], *others, **named)
-        step.alike = self.alike or self
-        return step
+        return self._made_anew(inputs[0])
+
+
+class OfSeveral(OnInputs):
+    """Base of steps on several nodes, of which the first one's spec is that of all."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes = tuple(nodes)
 
     @property
-    def spec(self) -> Any:
-        return self._source.spec
+    def inputs(self) -> tuple[Node, ...]:
+        return self._nodes
+
+    def with_inputs(self, inputs: Sequence[Node]) -> Node:
+        return self._made_anew(inputs)
 
 
 class Derived(OneSource):
