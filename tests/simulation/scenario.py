@@ -1,5 +1,6 @@
 """What a seed stands for: a cluster, a rule of training, and what goes wrong when."""
 
+from itertools import product
 from random import Random
 
 import msgspec
@@ -8,6 +9,16 @@ from simulation.data import Data
 
 from dtrain.config import AsyncSection, SyncSection, TrainingSection, training_section
 from dtrain.config.training_section import DEFAULTS
+
+USUAL_SEEDS = (
+    *(0, 4, 10, 12, 25, 26, 27, 29, 30, 31, 47, 52, 68, 81, 108, 110, 113, 126, 137, 147, 153, 159, 173),
+    *(184, 199, 213, 262, 292, 295, 301, 332, 345, 347, 370, 385),
+)
+"""By day: so few of the first 400 draw every setting together with every fault with which the first 120 draw it
+(`pairs`).
+"""
+SEEDS_OF_SAME_RUN = 7
+"""How many of them `test_same_run` judges, in each of its two processes; `test_simulation` judges the others."""
 
 FAULTS = (
     "break",
@@ -158,6 +169,26 @@ def draw(seed: int) -> Scenario:
     scenario = _with_absences(Random(f"absences {seed}"), scenario)
     scenario = _with_evaluator(Random(f"evaluator {seed}"), scenario)
     return _with_stuck(Random(f"stuck {seed}"), scenario)
+
+
+def pairs(scenario: Scenario) -> set[tuple[str, str]]:
+    """Every setting of a scenario's rule, each with everything else that is drawn there."""
+    rule, default = msgspec.structs.asdict(scenario.training), DEFAULTS
+    settings = {"sync" if isinstance(scenario.training, SyncSection) else "async"}
+    for name, value in rule.items():
+        if value != default[name]:
+            settings.add(f"{name}={value}" if isinstance(value, str) else name)
+    drawn = {f"evaluator {each.kind}" if each.target == -1 else each.kind for each in scenario.faults}
+    drawn |= {f"{scenario.replicas} replicas", f"{scenario.servers} servers", scenario.optimizer}
+    drawn |= {
+        name
+        for name in ("rows", "assigns", "alone", "joins", "resume", "nan_rate", "evaluation_s")
+        if getattr(scenario, name)
+    }
+    drawn |= {name for name in ("fits", "shards") if getattr(scenario, name) > 1}
+    if scenario.last_rows < scenario.rows_per_batch:
+        drawn.add("a short batch")
+    return set(product(settings, drawn))
 
 
 def _with_stuck(random: Random, scenario: Scenario) -> Scenario:

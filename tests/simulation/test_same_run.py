@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-SEEDS = range(20)
+from simulation.scenario import SEEDS_OF_SAME_RUN, USUAL_SEEDS
+
+SEEDS = USUAL_SEEDS[:SEEDS_OF_SAME_RUN]
 TIMEOUT_S = 300.0
 
 

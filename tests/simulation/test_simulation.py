@@ -1,28 +1,33 @@
 """The real machines over a network that breaks, with tasks that crash: every seed keeps the rules and comes
 to its end.
 
-DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones. With DTRAIN_TRACE=1 and `-s` every seed is told: what
+DTRAIN_SEEDS=FROM:TO runs other seeds than the usual ones; by night 0:400, or more. With DTRAIN_TRACE=1 and `-s` every seed is told: what
 happened, by the words of docs/reference/trace.md and with the virtual time.
 """
 
 import os
 
 import pytest
-from simulation.scenario import Fault, Resume, Scenario, draw
+from simulation.scenario import SEEDS_OF_SAME_RUN, USUAL_SEEDS, Fault, Resume, Scenario, draw, pairs
 from simulation.world import World, broken_rule, told, whole_story
 
 from dtrain.config import training_section
 from dtrain.runs.trace import VARIABLE
 
-USUAL_SEEDS = "20:120"
-"""`test_same_run` judges those before, in each of its two processes. By night: DTRAIN_SEEDS=20:400, or more."""
 BATCHES = 4
 TRACED = os.environ.get(VARIABLE, "") not in ("", "0")
 
 
 def seeds():
-    first, _, end = os.environ.get("DTRAIN_SEEDS", USUAL_SEEDS).partition(":")
+    if "DTRAIN_SEEDS" not in os.environ:
+        return USUAL_SEEDS[SEEDS_OF_SAME_RUN:]
+    first, _, end = os.environ["DTRAIN_SEEDS"].partition(":")
     return range(int(first), int(end or int(first) + 1))
+
+
+def test_the_usual_seeds_draw_all_that_the_first_120_draw_together():
+    usual, first = (set().union(*(pairs(draw(seed)) for seed in them)) for them in (USUAL_SEEDS, range(120)))
+    assert first - usual == set(), "choose others by `pairs`"
 
 
 @pytest.mark.timeout(0)
