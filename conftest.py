@@ -14,6 +14,7 @@ import pytest
 from failed_execs import start_again
 from hypothesis import HealthCheck, settings
 from launching import Launcher
+from row_by_row import NIGHT
 from warm_commands import start_warm
 
 # A test that passed passes again, also on a busy machine; `pytest --hypothesis-profile searching` draws other
@@ -40,8 +41,10 @@ LONG_S = 15.0
 """A test that takes longer has a reason: `@pytest.mark.long("why")`."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files that take long: else one of them would run last, beside processes that have ended."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with files that take long: else one of them would run last, beside processes that have ended. By
+    day leave out what is for the night.
+    """
     root = Path(__file__).parent
 
     def place(item: pytest.Item) -> tuple[int, str]:
@@ -51,6 +54,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     items.sort(key=place)
     for item in items:
+        if (marker := item.get_closest_marker("night")) and not (NIGHT or config.getoption("--real", False)):
+            item.add_marker(pytest.mark.skip(reason=f"{marker.args[0]}: DTRAIN_NIGHT=1"))
         if marker := item.get_closest_marker("long"):
             item.user_properties.append(("long", marker.args[0]))
 

@@ -10,6 +10,13 @@ from launching import warm_fork_server
 from warm_commands import COLD
 
 FIGURES = pytest.StashKey[list[Figure]]()
+BY_DAY = {
+    *("test_bookkeeping.py", "test_compare.py", "test_decision_cost.py", "test_server_memory.py"),
+    *("test_idle_cluster.py", "test_line_speed.py"),
+}
+"""They test a promise without --real too, or are an example of all others, which only measure: programs of those run
+once, small, by night.
+"""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -158,7 +165,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "no"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and item.path.name not in BY_DAY:
+            item.add_marker(pytest.mark.night("it only measures"))
     if config.getoption("--real", default=False):
         for item in items:
             item.add_marker(pytest.mark.timeout(1800))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conformance.alter import EXPECTATIONS, alter, rounds
 
+pytestmark = pytest.mark.night("it tests these tests, and runs a third of them twice")
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "golden"
 PERTURBED = GOLDEN / "perturbed"
@@ -70,7 +71,7 @@ def said(tmp_path_factory):
     return json.loads(subprocess.run(command, **asked, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
-@pytest.mark.long("runs a third of these tests twice")
+@pytest.mark.long("runs a third of these tests")
 def test_other_inputs_pass_with_their_own_expectations(said):
     assert not FAILED.findall(said[0]), said[0]
     assert int(re.search(r"(\d+) passed", said[0])[1]) > 50, said[0]
