@@ -4,8 +4,9 @@ that a table has only by night.
 
 import functools
 import inspect
+import itertools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ _first_alone = False
 def by_night(*rows: Any) -> tuple[Any, ...]:
     """Return more rows of what others test by day, where it is night (DTRAIN_NIGHT=1)."""
     return rows if NIGHT else ()
+
+
+def each_with_one(some: Sequence[Any], others: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return pairs: by day each of `some` with one of the others in turn, by night each with each."""
+    return list(itertools.product(some, others) if NIGHT else zip(some, itertools.cycle(others)))
 
 
 class RowsFailError(AssertionError):

@@ -9,13 +9,16 @@ tests/chaos/tell.py counting|bits|input SEED FOLDER` tells one again.
 import pytest
 from chaos.seeds import seeds
 from chaos.telling import Telling
+from row_by_row import by_night
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.long("a whole training, with faults and what follows")]
 
-USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = (0, 3, 13), (0,), (5,)
-"""The stories that every run of the tests tells: one process that is killed, and resumed as an asynchronous cluster; backups of which a worker is
-killed; an asynchronous leader that is killed twice while its pushes have arrived at one of two servers; a server
-that is restored bit for bit; and a worker that joins replicas of which one is dead for good."""
+USUAL_COUNTING, USUAL_BITS, USUAL_INPUT = (0, *by_night(3, 13)), (0,), (5,)
+"""The stories that every run of the tests tells: one process that is killed, and resumed as an asynchronous cluster;
+a server that is restored bit for bit; and a worker that joins replicas of which one is dead for good. By night also
+backups of which a worker is killed, as clusters/test_cluster_deaths.py does; and an asynchronous leader that is killed
+twice while its pushes have arrived at one of two servers, as in simulation/test_judge.py.
+"""
 
 
 @pytest.fixture(scope="module")

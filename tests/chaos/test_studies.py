@@ -14,6 +14,7 @@ from random import Random
 import pytest
 from chaos.seeds import seeds
 from launching import wait_until
+from row_by_row import by_night
 
 TRIALS = 5
 KILLS_MAX = 5
@@ -57,7 +58,7 @@ model.fit(inputs, targets, batch_size=16, epochs=6, verbose=0, callbacks=[Work()
 """A trial with a small x reports no accuracy, and so fails."""
 
 
-@pytest.mark.parametrize("seed", seeds(3, 8))
+@pytest.mark.parametrize("seed", seeds(3, *by_night(8)))
 def test_whenever_the_tuner_dies_no_trial_is_lost_doubled_or_left_running(launcher, seed):
     chance = Random(seed)
     (launcher.folder / "study.yaml").write_text(STUDY + f"sampler: {{random: {{seed: {seed}}}}}\n")

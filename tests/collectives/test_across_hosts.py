@@ -14,7 +14,7 @@ from random import Random
 import msgspec
 import pytest
 from collectives.scene import Scene, twin
-from row_by_row import every_row
+from row_by_row import each_with_one, every_row
 
 from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.config.choices import TooFew, Weighting
@@ -191,19 +191,17 @@ def test_so_they_are_with_limits_weights_empty_and_refused_parts(scene):
     check(scene, [[0, 1], [2]])
 
 
-@every_row("point", ["before gradient", "in gradient"])
-@every_row(
-    "victims, left",
-    [((1,), {0, 2}), ((2,), {0, 1}), ((0, 1), {2})],
-    ids=["a replica", "a host", "the leader's host"],
-)
-def test_the_step_of_a_death_is_finished_by_those_who_are_left(point, victims, left):
-    check(Scene(certain=False), [[0, 1], [2]], dict.fromkeys(victims, (2, point)), left)
+POINTS = ["in gradient", "before gradient"]
 
 
-@pytest.mark.parametrize("point", ["before gradient", "in gradient"])
-@pytest.mark.parametrize("victims", [(2,), (0,), (0, 2)], ids=["a host's", "the leader's", "all"])
-def test_another_replica_speaks_for_a_host_whose_speaker_has_ended(point, victims):
+@every_row("victims, point", each_with_one([(1,), (2,), (0, 1)], POINTS))
+def test_the_step_of_a_death_is_finished_by_those_who_are_left(victims, point):
+    """A replica, a host, the leader's host."""
+    check(Scene(certain=False), [[0, 1], [2]], dict.fromkeys(victims, (2, point)), {0, 1, 2} - {*victims})
+
+
+@pytest.mark.parametrize(("victims", "point"), each_with_one([(2,), (0,), (0, 2)], POINTS), ids=str)
+def test_another_replica_speaks_for_a_host_whose_speaker_has_ended(victims, point):
     scene = Scene(replicas=4, parts=4, certain=False)
     check(scene, [[0, 1], [2, 3]], dict.fromkeys(victims, (2, point)), {0, 1, 2, 3} - set(victims))
 

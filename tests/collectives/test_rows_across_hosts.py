@@ -11,6 +11,7 @@ import pytest
 from collectives.drawn_scenes import WITH_TABLES
 from collectives.scene import Scene
 from collectives.test_across_hosts import check
+from row_by_row import NIGHT, each_with_one
 
 from dtrain.config.choices import Weighting
 from dtrain.errors import PeerLostError
@@ -31,20 +32,28 @@ RULES = {
     "adam, clipnorm": optimizers.Adam(0.01, clipnorm=0.01),
     "legacy adam, global_clipnorm": optimizers.legacy.Adam(0.01, global_clipnorm=0.02),
 }
+RULES_BY_DAY = ["sgd", "adam", "adagrad, global_clipnorm", "adam, clipnorm", "legacy nadam"]
+"""strategies/test_bits_of_tables.py has nearly all over hosts of threads."""
 TABLES_ALONE = (VariableSpec("table", (40, 3), "float32", sparse=True),)
 LARGE = (VariableSpec("large", (60_000, 8), "float32", sparse=True), *WITH_TABLES)
 """A list of it takes more than a segment."""
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", RULES if NIGHT else RULES_BY_DAY)
 def test_the_bits_are_those_of_a_server_for_every_rule(rule):
     check(Scene(RULES[rule], variables=WITH_TABLES, steps=3, block_elements=4), [[0, 1], [2]])
 
 
-@pytest.mark.parametrize("hosts", [[[0], [1], [2]], [[0, 2], [1]], [[0, 1, 2]]], ids=str)
-@pytest.mark.parametrize("variables", [WITH_TABLES, TABLES_ALONE], ids=["tables", "tables alone"])
+VARIABLES = {"tables": WITH_TABLES, "tables alone": TABLES_ALONE}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "variables"),
+    each_with_one([[[0], [1], [2]], [[0, 2], [1]], [[0, 1, 2]]], [*VARIABLES]),
+    ids=str,
+)
 def test_so_they_are_wherever_the_replicas_are(hosts, variables):
-    check(Scene(optimizers.Adagrad(0.1, clipnorm=0.01), variables=variables), hosts)
+    check(Scene(optimizers.Adagrad(0.1, clipnorm=0.01), variables=VARIABLES[variables]), hosts)
 
 
 @pytest.mark.parametrize(
@@ -66,22 +75,26 @@ def test_lists_of_several_segments_come_whole():
     check(Scene(optimizers.SGD(0.1), variables=LARGE, steps=2), [[0], [1], [2]])
 
 
-@pytest.mark.parametrize("rule", ["sgd", "legacy nadam", "adagrad, global_clipnorm"])
+DEATHS = {
+    "a replica": ([[0, 1], [2]], (1,), {0, 2}),
+    "a host": ([[0, 1], [2]], (2,), {0, 1}),
+    "the leader's host": ([[0, 1], [2]], (0, 1), {2}),
+    "all hosts but one": ([[0], [1], [2]], (0, 2), {1}),
+    "who speaks for each host": ([[0, 1], [2, 3]], (0, 2), {1, 3}),
+}
+
+
 @pytest.mark.parametrize(
-    ("hosts", "victims", "left"),
-    [
-        ([[0, 1], [2]], (1,), {0, 2}),
-        ([[0, 1], [2]], (2,), {0, 1}),
-        ([[0, 1], [2]], (0, 1), {2}),
-        ([[0], [1], [2]], (0, 2), {1}),
-        ([[0, 1], [2, 3]], (0, 2), {1, 3}),
-    ],
-    ids=["a replica", "a host", "the leader's host", "all hosts but one", "who speaks for each host"],
+    ("death", "rule"), each_with_one([*DEATHS], ["sgd", "legacy nadam", "adagrad, global_clipnorm"])
 )
-def test_the_step_of_a_death_is_finished_by_those_who_are_left(hosts, victims, left, rule):
+def test_the_step_of_a_death_is_finished_by_those_who_are_left(death, rule):
+    hosts, victims, left = DEATHS[death]
     ranks = sum(map(len, hosts))
     scene = Scene(RULES[rule], ranks, max(3, ranks), variables=WITH_TABLES, certain=False, block_elements=4)
     check(scene, hosts, dict.fromkeys(victims, (2, "in gradient")), left)
+
+
+MOMENTS = ["before send", "after send", "after _receive_list", "after receive"]
 
 
 def at(monkeypatch, method, host, act):
@@ -112,8 +125,7 @@ def at(monkeypatch, method, host, act):
         monkeypatch.setattr(RowExchange, method, watched)
 
 
-@pytest.mark.parametrize("host", [0, 1, 2], ids=["the leader's", "the second", "the third"])
-@pytest.mark.parametrize("moment", ["before send", "after send", "after _receive_list", "after receive"])
+@pytest.mark.parametrize(("moment", "host"), each_with_one(MOMENTS, [0, 1, 2]))
 def test_a_host_that_dies_among_its_lists_leaves_the_step_to_the_others(monkeypatch, moment, host):
     when, method = moment.split()
 
@@ -127,8 +139,7 @@ def test_a_host_that_dies_among_its_lists_leaves_the_step_to_the_others(monkeypa
     assert host not in seen
 
 
-@pytest.mark.parametrize("host", [0, 1], ids=["the leader's", "another"])
-@pytest.mark.parametrize("moment", ["before send", "after send", "after _receive_list", "after receive"])
+@pytest.mark.parametrize(("moment", "host"), each_with_one(MOMENTS, [0, 1]))
 def test_another_replica_speaks_for_a_host_whose_speaker_dies_among_its_lists(monkeypatch, moment, host):
     when, method = moment.split()
     dead = multiprocessing.Value("i", 0)
@@ -144,8 +155,7 @@ def test_another_replica_speaks_for_a_host_whose_speaker_dies_among_its_lists(mo
     assert 2 * host not in seen
 
 
-@pytest.mark.parametrize("host", [0, 1], ids=["the leader's", "another"])
-@pytest.mark.parametrize("method", ["send", "_receive_list"])
+@pytest.mark.parametrize(("method", "host"), each_with_one(["send", "_receive_list"], [0, 1]))
 def test_lists_whose_stream_is_lost_come_again_in_the_next_attempt(monkeypatch, method, host):
     lost = multiprocessing.Value("i", 0)
 
