@@ -202,12 +202,12 @@ class Command:
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal() and int(entry.name) != self.process.pid:
                 with contextlib.suppress(OSError):
-                    argv = (entry / "cmdline").read_bytes().split(b"\0")
                     marked = (
                         f"{MARK}={self.mark}".encode() in (entry / "environ").read_bytes()
                         or (entry / "comm").read_text().strip() == f"dtrain-{self.process.pid}"
                     )
-                    if marked and argv != [b""] and all(word.encode() in argv for word in words):
+                    argv = (entry / "cmdline").read_bytes().split(b"\0") if marked else [b""]
+                    if argv != [b""] and all(word.encode() in argv for word in words):
                         found.append(int(entry.name))
         return found
 

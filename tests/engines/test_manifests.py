@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from row_by_row import NIGHT
 from ruamel.yaml import YAML
 
 from dtrain.cluster import Role
@@ -69,6 +70,7 @@ def test_the_text_says_what_the_objects_say_in_yaml_1_1_too(name, foreign, tmp_p
     assert json.loads(json_text(objects))["items"] == objects
 
 
+@settings(max_examples=100 if NIGHT else 30)  # each is parsed by a reader in Python
 @given(
     st.text(max_size=40)
     | st.sampled_from(["yes", "12:30", "1e3", "~", "- a", "a: b", "x\n y\n", " \n", "\tb\nc "])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from collectives.scene import Scene
 from collectives.test_across_hosts import check, start
+from row_by_row import each_with_one
 
 from dtrain.messages import Verdict
 from dtrain.protocol.part_dealer import NO_PART
@@ -134,19 +135,20 @@ def test_large_values_go_between_hosts_too():
     check(Calling(steps=2, large=1500), [[0, 1], [2]])
 
 
-@pytest.mark.parametrize("point", ["before call 0", "before call 1", "after call 1"])
+DEATHS = {
+    "a replica": ([[0, 1], [2]], (1,)),
+    "a host": ([[0, 1], [2]], (2,)),
+    "the leader's host": ([[0], [1], [2]], (0,)),
+    "all hosts but one": ([[0], [1], [2]], (0, 2)),
+}
+
+
 @pytest.mark.parametrize(
-    ("hosts", "victims", "left"),
-    [
-        ([[0, 1], [2]], (1,), {0, 2}),
-        ([[0, 1], [2]], (2,), {0, 1}),
-        ([[0], [1], [2]], (0,), {1, 2}),
-        ([[0], [1], [2]], (0, 2), {1}),
-    ],
-    ids=["a replica", "a host", "the leader's host", "all hosts but one"],
+    ("death", "point"), each_with_one([*DEATHS], ["before call 0", "before call 1", "after call 1"])
 )
-def test_the_step_of_a_death_is_finished_by_those_who_are_left(hosts, victims, left, point):
-    check(Calling(), hosts, dict.fromkeys(victims, (2, point)), left)
+def test_the_step_of_a_death_is_finished_by_those_who_are_left(death, point):
+    hosts, victims = DEATHS[death]
+    check(Calling(), hosts, dict.fromkeys(victims, (2, point)), {0, 1, 2} - {*victims})
 
 
 @pytest.mark.parametrize("silent", [0, 1])
