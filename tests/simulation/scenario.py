@@ -11,11 +11,11 @@ from dtrain.config import AsyncSection, SyncSection, TrainingSection, training_s
 from dtrain.config.training_section import DEFAULTS
 
 USUAL_SEEDS = (
-    *(0, 4, 10, 12, 25, 26, 27, 29, 30, 31, 47, 52, 68, 81, 108, 110, 113, 126, 137, 147, 153, 159, 173),
+    *(0, 4, 10, 12, 25, 26, 27, 29, 30, 31, 41, 47, 52, 68, 81, 108, 110, 113, 126, 137, 147, 153, 159, 173),
     *(184, 199, 213, 262, 292, 295, 301, 332, 345, 347, 370, 385),
 )
 """By day: so few of the first 400 draw every setting together with every fault with which the first 120 draw it
-(`pairs`).
+(`pairs`), and 41 finds a planted bug that of those 120 only 80 finds too.
 """
 SEEDS_OF_SAME_RUN = 7
 """How many of them `test_same_run` judges, in each of its two processes; `test_simulation` judges the others."""
