@@ -327,6 +327,23 @@ class Layer(WithWeights, Configurable):
             return None
         return import_module("dtrain.learning.layers.composition").Composition(self)
 
+    def _declared(self, **shapes: tuple[int, ...]) -> list[Weight]:
+        """Return weights of these names and shapes with the layer's arguments for them.
+
+        Those of `recurrent_kernel` are `recurrent_initializer`, `recurrent_regularizer` and
+        `recurrent_constraint`. Without `use_bias` there is no bias.
+        """
+        arguments = vars(self)  # not getattr, which looks among the weights too
+        weights = []
+        for name, shape in shapes.items():
+            begin = name.removesuffix("_kernel")
+            first, penalty, limit = (
+                arguments.get(f"{begin}_{kind}") for kind in ("initializer", "regularizer", "constraint")
+            )
+            if name != "bias" or arguments.get("use_bias", True):
+                weights.append(Weight(name, shape, first, penalty, constraint=limit))
+        return weights
+
     def build(self, input_shape: Any) -> None:
         """Make weights with `add_weight` for batches of this shape; a layer with a `call` may override it."""
 

@@ -9,7 +9,7 @@ the beginning), as in `tf.keras.backend.rnn`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -71,30 +71,11 @@ class _Cell(Layer):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [features, gates], recurrent_kernel [units, gates] and bias."""
         width = self.GATES * self.units
-        weights = (
-            Weight(
-                "kernel",
-                (self.known_length(input_shape), width),
-                self.kernel_initializer,
-                self.kernel_regularizer,
-                constraint=self.kernel_constraint,
-            ),
-            Weight(
-                "recurrent_kernel",
-                (self.units, width),
-                self.recurrent_initializer,
-                self.recurrent_regularizer,
-                constraint=self.recurrent_constraint,
-            ),
+        return self._declared(
+            kernel=(self.known_length(input_shape), width),
+            recurrent_kernel=(self.units, width),
+            bias=self._bias_shape(),
         )
-        bias = Weight(
-            "bias",
-            self._bias_shape(),
-            self._bias_begins(),
-            self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
-        return (*weights, bias) if self.use_bias else weights
 
     def output_shape(self, input_shape: Any) -> Any:
         """Raise a `SpecError`: a cell alone has no times."""
@@ -176,9 +157,6 @@ class _Cell(Layer):
 
     def _bias_shape(self) -> tuple[int, ...]:
         return (self.GATES * self.units,)
-
-    def _bias_begins(self) -> InitializerLike:
-        return self.bias_initializer
 
     def _step(self, weights: Arrays, z: Array, state: State, fed: Array | None) -> tuple[State, Any]:
         """Return the next state and a cache, from the state and the inputs' part `z`, which may change.
@@ -272,10 +250,13 @@ class LSTMCell(_Gated):
 
     unit_forget_bias: bool = True
 
-    def _bias_begins(self) -> InitializerLike:
-        return (
-            _ForgetBias(self.bias_initializer, self.units) if self.unit_forget_bias else self.bias_initializer
-        )
+    def declare(self, input_shape: Shape) -> Sequence[Weight]:
+        """Return the weights of any cell; the forget gate's bias begins with 1."""
+        kernel, recurrent, *bias = super().declare(input_shape)
+        if self.unit_forget_bias:
+            opened = _ForgetBias(self.bias_initializer, self.units)
+            bias = [replace(each, initializer=opened) for each in bias]
+        return [kernel, recurrent, *bias]
 
     def _step(self, weights: Arrays, z: Array, state: State, fed: Array | None) -> tuple[State, Any]:
         h_fed = _fed(state[0], fed)

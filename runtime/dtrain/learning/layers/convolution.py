@@ -63,24 +63,8 @@ class _Convolution(ActivatedLayer):
         """Return kernel [...lengths, channels / groups, filters] and bias [filters]."""
         channels = self.known_length(input_shape)
         self.expect(channels % self.groups == 0, f"a multiple of {self.groups} channels", input_shape)
-        return self._kernel_and_bias((*self.windows.size, channels // self.groups, self.filters))
-
-    def _kernel_and_bias(self, shape: tuple[int, ...]) -> Sequence[Weight]:
-        kernel = Weight(
-            "kernel",
-            shape,
-            self.kernel_initializer,
-            self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-        bias = Weight(
-            "bias",
-            (self.filters,),
-            self.bias_initializer,
-            self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
-        return (kernel, bias) if self.use_bias else (kernel,)
+        kernel = (*self.windows.size, channels // self.groups, self.filters)
+        return self._declared(kernel=kernel, bias=(self.filters,))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return one place for each window, and `filters` channels."""
@@ -205,7 +189,8 @@ class _ConvTranspose(_Convolution):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [...lengths, filters, channels] and bias [filters]."""
-        return self._kernel_and_bias((*self.windows.size, self.filters, self.known_length(input_shape)))
+        kernel = (*self.windows.size, self.filters, self.known_length(input_shape))
+        return self._declared(kernel=kernel, bias=(self.filters,))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the lengths that give a window for each input place; with ``same``, length times stride."""

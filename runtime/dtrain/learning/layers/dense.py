@@ -56,22 +56,7 @@ class Dense(ActivatedLayer):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [inputs, units] and bias [units]."""
-        inputs = self.known_length(input_shape)
-        kernel = Weight(
-            "kernel",
-            (inputs, self.units),
-            self.kernel_initializer,
-            self.kernel_regularizer,
-            constraint=self.kernel_constraint,
-        )
-        bias = Weight(
-            "bias",
-            (self.units,),
-            self.bias_initializer,
-            self.bias_regularizer,
-            constraint=self.bias_constraint,
-        )
-        return (kernel, bias) if self.use_bias else (kernel,)
+        return self._declared(kernel=(self.known_length(input_shape), self.units), bias=(self.units,))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape with `units` as last axis."""
@@ -259,7 +244,7 @@ class PReLU(Layer):
         shape = tuple(
             1 if axis in shared else self.known_length(input_shape, axis) for axis in range(len(input_shape))
         )
-        return (Weight("alpha", shape, self.alpha_initializer, self.alpha_regularizer),)
+        return self._declared(alpha=shape)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Apply the piecewise linear function."""

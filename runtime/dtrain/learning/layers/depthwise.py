@@ -43,9 +43,7 @@ class _Depthwise(Layer):
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return kernel [...lengths, channels, depth_multiplier], bias [channels * depth_multiplier]."""
         shape = (*self.windows.size, self.known_length(input_shape), self.depth_multiplier)
-        kernel = Weight("depthwise_kernel", shape, self.depthwise_initializer, self.depthwise_regularizer)
-        bias = Weight("bias", (shape[-2] * shape[-1],), self.bias_initializer, self.bias_regularizer)
-        return (kernel, bias) if self.use_bias else (kernel,)
+        return self._declared(depthwise_kernel=shape, bias=(shape[-2] * shape[-1],))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return one place for each window, and depth_multiplier times the channels."""

@@ -1,7 +1,7 @@
 """The embedding layer: a table of vectors, read by row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,17 +59,8 @@ class Embedding(Layer):
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return the table."""
-        shape = (self.input_dim, self.output_dim)
-        return (
-            Weight(
-                "embeddings",
-                shape,
-                self.embeddings_initializer,
-                self.embeddings_regularizer,
-                sparse=True,
-                constraint=self.embeddings_constraint,
-            ),
-        )
+        [table] = self._declared(embeddings=(self.input_dim, self.output_dim))
+        return (replace(table, sparse=True),)
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return the shape with one more axis."""

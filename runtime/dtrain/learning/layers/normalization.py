@@ -349,10 +349,5 @@ class UnitNormalization(_Normalizing):
 def _gamma_and_beta(
     layer: "BatchNormalization | LayerNormalization | GroupNormalization", shape: tuple[int, ...]
 ) -> list[Weight]:
-    gamma = Weight(
-        "gamma", shape, layer.gamma_initializer, layer.gamma_regularizer, constraint=layer.gamma_constraint
-    )
-    beta = Weight(
-        "beta", shape, layer.beta_initializer, layer.beta_regularizer, constraint=layer.beta_constraint
-    )
-    return [weight for weight, used in ((gamma, layer.scale), (beta, layer.center)) if used]
+    used = {"gamma": layer.scale, "beta": layer.center}
+    return layer._declared(**{name: shape for name, is_used in used.items() if is_used})
