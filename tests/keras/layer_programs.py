@@ -187,9 +187,10 @@ def both_ways_apart(keras):
 
 def cells(keras):
     layers = keras.layers
-    stack = layers.StackedRNNCells([layers.LSTMCell(3), layers.GRUCell(2), layers.SimpleRNNCell(2)])
+    cells = [layers.LSTMCell(3), layers.GRUCell(2), layers.SimpleRNNCell(2)]
+    stack = [layers.RNN(cell, return_sequences=cell is not cells[-1]) for cell in cells]
     return (
-        keras.Sequential([_series(keras), layers.Masking(), layers.RNN(stack), layers.Dense(1)]),
+        keras.Sequential([_series(keras), layers.Masking(), *stack, layers.Dense(1)]),
         SERIES,
         NUMBERS,
         {},
@@ -284,18 +285,15 @@ def attention(keras):
     return _scoring(keras, keras.layers.Attention(), keras.layers.Attention(use_scale=True))
 
 
-def additive_attention(keras):
-    return _scoring(keras, keras.layers.AdditiveAttention(), keras.layers.AdditiveAttention(use_scale=False))
-
-
 def dots(keras):
     layers = keras.layers
     one, other, pair = keras.Input((5, 3)), keras.Input((4, 3)), keras.Input((2,))
     matrix = layers.Dot(axes=(2, -1))([one, other])
     vector = layers.Dot(axes=(-1, 1), normalize=True)([layers.Dense(2)(one), pair])
     number = layers.Dot(axes=1, normalize=True)([pair, layers.Dense(2)(pair)])
-    penalized = layers.ActivityRegularization(l1=0.01, l2=0.02)(layers.Flatten()(matrix))
-    joined = layers.Concatenate()([penalized, vector, number, layers.dot([pair, pair], axes=-1)])
+    joined = layers.Concatenate()(
+        [layers.Flatten()(matrix), vector, number, layers.dot([pair, pair], axes=-1)]
+    )
     return (
         keras.Model([one, other, pair], layers.Dense(1)(joined)),
         [SERIES, OTHERS, PAIRS],
@@ -310,12 +308,10 @@ def series_of_convolutions(keras):
         _series(keras),
         layers.ZeroPadding1D((1, 2)),
         layers.SeparableConv1D(4, 3, depth_multiplier=2, activation="relu"),
-        layers.GroupNormalization(2),
         layers.UpSampling1D(2),
         layers.DepthwiseConv1D(2, padding="same"),
         layers.Conv1DTranspose(2, 3, strides=2, padding="same"),
         layers.Cropping1D((1, 2)),
-        layers.UnitNormalization(),
         layers.MaxPool1D(),
         layers.GlobalAvgPool1D(),
         layers.Dense(1),
@@ -329,7 +325,6 @@ def images_of_convolutions(keras):
         keras.Input((6, 7, 3)),
         layers.Cropping2D(((1, 0), (2, 1))),
         layers.SeparableConv2D(4, (2, 3), strides=1, padding="same", depth_multiplier=2),
-        layers.GroupNormalization(-1, epsilon=0.01),
         layers.SpatialDropout2D(0.0),
         layers.AvgPool2D(),
         layers.GlobalMaxPool2D(),

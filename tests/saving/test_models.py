@@ -59,8 +59,8 @@ def test_every_layer_there_is_was_tried():
         "InputLayer",
         "Layer",
         "Embedding",
-        *("Attention", "AdditiveAttention", "MultiHeadAttention", "Dot"),  # below
-        *("LSTMCell", "GRUCell", "SimpleRNNCell", "StackedRNNCells"),  # in RNN
+        *("Attention", "MultiHeadAttention", "Dot"),  # below
+        *("LSTMCell", "GRUCell", "SimpleRNNCell"),  # in RNN
         *(cls.__name__ for cls in (*CATEGORIES, *SIZES)),
         *("TensorFunction", "Lambda"),  # in tests/keras and tests/learning
     }
@@ -81,7 +81,7 @@ def test_calls_with_arguments_come_back(tmp_path):
         x, layers.Masking()(y), attention_mask=seen, return_attention_scores=True, use_causal_mask=True
     )
     one = layers.Attention()([attended, y], mask=[None, None])
-    other = layers.AdditiveAttention()([one, y], use_causal_mask=True)
+    other = layers.Attention(use_scale=True)([one, y], use_causal_mask=True)
     *_, h, c = layers.LSTM(3, return_state=True)(other)
     z = layers.LSTM(3)(x, initial_state=[h, c])
     model = dt.Model([x, y, seen], [layers.Dot(1)([z, h]), scores])

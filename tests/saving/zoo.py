@@ -197,16 +197,11 @@ WITHOUT_ONNX: dict[str, Layers] = {
     "Masking": simple(lambda rng: L.Masking(0.5), lambda rng: (4, 2)),
     "Bidirectional": recurrent(lambda n, **named: L.Bidirectional(L.GRU(n, **named), merge_mode="sum")),
     "TimeDistributed": simple(lambda rng: L.TimeDistributed(L.Conv1D(size(rng), 2)), lambda rng: (3, 4, 2)),
-    "RNN": simple(lambda rng: L.RNN([L.LSTMCell(size(rng)), L.GRUCell(2)]), lambda rng: (4, 3)),
+    "RNN": simple(lambda rng: L.RNN(L.LSTMCell(size(rng)), return_sequences=True), lambda rng: (4, 3)),
     "RNN of one cell": simple(lambda rng: L.RNN(L.SimpleRNNCell(2, activation="relu")), lambda rng: (4, 3)),
-    **{
-        f"{each}Dropout": simple(lambda rng, each=each: getattr(L, f"{each}Dropout")(0.3), flat)
-        for each in ("Alpha", "Gaussian")
-    },
     "GaussianNoise": simple(lambda rng: L.GaussianNoise(0.3), flat),
     "SpatialDropout1D": simple(lambda rng: L.SpatialDropout1D(0.3), lambda rng: (4, 3)),
     "SpatialDropout2D": simple(lambda rng: L.SpatialDropout2D(0.3), image),
-    "ActivityRegularization": simple(lambda rng: L.ActivityRegularization(0.1), flat),
     "Cropping1D": simple(lambda rng: L.Cropping1D((1, 2)), lambda rng: (5, 3)),
     "Cropping2D": simple(lambda rng: L.Cropping2D(((1, 2), (0, 1))), image),
     "ZeroPadding1D": simple(lambda rng: L.ZeroPadding1D((1, 2)), lambda rng: (5, 3)),
@@ -215,8 +210,6 @@ WITHOUT_ONNX: dict[str, Layers] = {
     "DepthwiseConv1D": simple(lambda rng: L.DepthwiseConv1D(2, depth_multiplier=2), lambda rng: (5, 3)),
     "SeparableConv1D": simple(lambda rng: L.SeparableConv1D(2, 3), lambda rng: (5, 3)),
     "SeparableConv2D": simple(lambda rng: L.SeparableConv2D(2, 3, activation="relu"), image),
-    "GroupNormalization": simple(lambda rng: L.GroupNormalization(2), lambda rng: (5, 4)),
-    "UnitNormalization": simple(lambda rng: L.UnitNormalization(), flat),
 }
 """Layers that ONNX files cannot have."""
 MERGING = (L.Add, L.Subtract, L.Multiply, L.Average, L.Maximum, L.Minimum, L.Concatenate)

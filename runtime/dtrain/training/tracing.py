@@ -13,7 +13,7 @@ from dtrain.errors import ProgramError
 from dtrain.learning.layers import Input, Layer, SymbolicTensor
 from dtrain.types import Shape
 
-IDLE = ("Dropout", "SpatialDropout", "Gaussian", "AlphaDropout", "Random")
+IDLE = ("Dropout", "SpatialDropout", "GaussianNoise", "Random")
 """How the names of layers begin that do nothing in inference."""
 
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # A file of this folder, and the public names in it, which are loaded when one of them is first used.
 _FAMILIES = {
     "base": "Call Input InputLayer Layer SymbolicTensor Weight",
-    "attention": "AdditiveAttention Attention MultiHeadAttention",
-    "cells": "GRUCell LSTMCell SimpleRNNCell StackedRNNCells",
+    "attention": "Attention MultiHeadAttention",
+    "cells": "GRUCell LSTMCell SimpleRNNCell",
     "convolution": "Conv1D Conv1DTranspose Conv2D Conv2DTranspose",
     "dense": "Activation Dense ELU LeakyReLU PReLU ReLU Softmax",
     "depthwise": "DepthwiseConv1D DepthwiseConv2D SeparableConv1D SeparableConv2D",
@@ -42,11 +42,8 @@ _FAMILIES = {
         "Add Average Concatenate Dot Maximum Minimum Multiply Subtract "
         "add average concatenate dot maximum minimum multiply subtract"
     ),
-    "noise": (
-        "ActivityRegularization AlphaDropout Dropout GaussianDropout GaussianNoise SpatialDropout1D "
-        "SpatialDropout2D"
-    ),
-    "normalization": "BatchNormalization GroupNormalization LayerNormalization UnitNormalization",
+    "noise": "Dropout GaussianNoise SpatialDropout1D SpatialDropout2D",
+    "normalization": "BatchNormalization LayerNormalization",
     "pooling": (
         "AveragePooling1D AveragePooling2D GlobalAveragePooling1D GlobalAveragePooling2D "
         "GlobalMaxPooling1D GlobalMaxPooling2D MaxPooling1D MaxPooling2D"

@@ -1,6 +1,6 @@
 """Attention: outputs that are averages of values, weighted by how well keys fit queries.
 
-All three layers share `_Attending`: a softmax over scores, of which masked places lose 1e9, and dropout of
+Both layers share `_Attending`: a softmax over scores, of which masked places lose 1e9, and dropout of
 the weights. Queries are [batch, T, dim], values [batch, S, dim], and so are keys, which are the values where
 none are given.
 """
@@ -16,7 +16,7 @@ from dtrain.errors import SpecError
 from dtrain.learning.core.activations import softmax_along, softmax_along_derivative
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
-from dtrain.learning.layers.base import Call, CallArguments, Layer, SymbolicTensor, Weight
+from dtrain.learning.layers.base import Call, CallArguments, Layer, SymbolicTensor, Weight, prefixed
 from dtrain.learning.layers.noise import dropout_mask
 from dtrain.types import Array, Arrays, Shape
 
@@ -82,50 +82,9 @@ def _causal(scores: Array) -> Array:
     return np.tri(scores.shape[-2], scores.shape[-1], dtype=bool)
 
 
-class _Scoring(_Attending):
-    """Base of `Attention` and `AdditiveAttention`, which have one head and project nothing."""
-
-    call_arguments: ClassVar[tuple[str, ...]] = ("mask", "return_attention_scores", "use_causal_mask")
-
-    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
-        """Return the queries' times with the values' features."""
-        return (input_shape[0][0], input_shape[1][-1])
-
-    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Any, Any]:
-        """Score every key for every query, and average the values."""
-        query, value = x[0], x[1]
-        scores, kept = self._score(weights, query, x[-1])
-        of_query, of_value = (call.mask or [None, None])[:2]
-        mask = None if of_value is None else of_value[:, np.newaxis]
-        mask = _both(mask, _causal(scores) if call.arguments.get("use_causal_mask") else None)
-        y, cache = self._attend(scores, value, mask, call)
-        if of_query is not None:
-            y = y * of_query[..., np.newaxis]
-        returns = bool(call.arguments.get("return_attention_scores"))
-        return [y, cache[0]] if returns else y, (query, x[-1], kept, cache, of_query, len(x), returns)
-
-    def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
-        """Go back through the averages and the scores."""
-        query, key, kept, attended, of_query, count, returns = cache
-        dy, dshare = dy if returns else (dy, None)
-        if of_query is not None:
-            dy = dy * of_query[..., np.newaxis]
-        dscores, dvalue = self._attend_back(attended, dy, dshare)
-        dquery, dkey = self._score_back(weights, query, key, kept, dscores, gradients)
-        return [dquery, dvalue, dkey] if count == 3 else [dquery, dvalue + dkey]
-
-    def _score(self, weights: Arrays, query: Array, key: Array) -> tuple[Array, Any]:
-        raise NotImplementedError
-
-    def _score_back(
-        self, weights: Arrays, query: Array, key: Array, kept: Any, dscores: Array, gradients: Arrays
-    ) -> tuple[Array, Array]:
-        raise NotImplementedError
-
-
 @dataclass(eq=False)
-class Attention(_Scoring):
-    """Luong's attention: the score of a key is its product with the query.
+class Attention(_Attending):
+    """Luong's attention, of one head without projections: a key's score is its product with the query.
 
     Called with a list of symbolic tensors: queries [batch, T, dim], values [batch, S, dim] and perhaps keys:
     ``dt.layers.Attention()([query, value])``. The output is [batch, T, dim]. A call may have `mask` (masks of
@@ -133,12 +92,14 @@ class Attention(_Scoring):
 
     Args:
         use_scale: whether scores are multiplied by a trained number.
-        score_mode: ``dot`` alone; for another use `AdditiveAttention`.
+        score_mode: ``dot`` alone.
         dropout: fraction of the weights that is dropped while training.
 
     Raises:
         SpecError: `score_mode` is another.
     """
+
+    call_arguments: ClassVar[tuple[str, ...]] = ("mask", "return_attention_scores", "use_causal_mask")
 
     use_scale: bool = False
     score_mode: str = "dot"
@@ -147,59 +108,42 @@ class Attention(_Scoring):
 
     def __post_init__(self) -> None:
         if self.score_mode != "dot":
-            raise SpecError(
-                f"{self.label}: score_mode: expected dot, found {self.score_mode!r}; use "
-                "dt.layers.AdditiveAttention"
-            )
+            raise SpecError(f"{self.label}: score_mode: expected dot, found {self.score_mode!r}")
 
     def declare(self, input_shape: Sequence[Shape]) -> list[Weight]:
         """Return the number by which scores are multiplied."""
         return [Weight("scale", (), "ones")] if self.use_scale else []
 
-    def _score(self, weights: Arrays, query: Array, key: Array) -> tuple[Array, Any]:
+    def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
+        """Return the queries' times with the values' features."""
+        return (input_shape[0][0], input_shape[1][-1])
+
+    def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Any, Any]:
+        """Multiply every key by every query, and average the values."""
+        query, value, key = x[0], x[1], x[-1]
         products = query @ key.swapaxes(-1, -2)
-        return products * weights["scale"] if self.use_scale else products, products
+        of_query, of_value = (call.mask or [None, None])[:2]
+        mask = None if of_value is None else of_value[:, np.newaxis]
+        mask = _both(mask, _causal(products) if call.arguments.get("use_causal_mask") else None)
+        scores = products * weights["scale"] if self.use_scale else products
+        y, cache = self._attend(scores, value, mask, call)
+        if of_query is not None:
+            y = y * of_query[..., np.newaxis]
+        returns = bool(call.arguments.get("return_attention_scores"))
+        return [y, cache[0]] if returns else y, (x, products, cache, of_query, returns)
 
-    def _score_back(
-        self, weights: Arrays, query: Array, key: Array, kept: Any, dscores: Array, gradients: Arrays
-    ) -> tuple[Array, Array]:
+    def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
+        """Go back through the averages and the products."""
+        x, products, attended, of_query, returns = cache
+        dy, dshare = dy if returns else (dy, None)
+        if of_query is not None:
+            dy = dy * of_query[..., np.newaxis]
+        dscores, dvalue = self._attend_back(attended, dy, dshare)
         if self.use_scale:
-            gradients["scale"][...] = (dscores * kept).sum()
+            gradients["scale"][...] = (dscores * products).sum()
             dscores = dscores * weights["scale"]
-        return dscores @ key, dscores.swapaxes(-1, -2) @ query
-
-
-@dataclass(eq=False)
-class AdditiveAttention(_Scoring):
-    """Bahdanau's attention: the score of a key is the sum of scale * tanh(query + key).
-
-    Called as `Attention` is.
-
-    Args:
-        use_scale: whether each feature has a trained factor.
-        dropout: fraction of the weights that is dropped while training.
-    """
-
-    use_scale: bool = True
-    _: KW_ONLY
-    dropout: float = 0.0
-
-    def declare(self, input_shape: Sequence[Shape]) -> list[Weight]:
-        """Return the features' factors."""
-        return [Weight("scale", (self.known_length(input_shape[1]),))] if self.use_scale else []
-
-    def _score(self, weights: Arrays, query: Array, key: Array) -> tuple[Array, Any]:
-        bent = np.tanh(query[:, :, np.newaxis] + key[:, np.newaxis])
-        return (bent @ weights["scale"] if self.use_scale else bent.sum(axis=-1)), bent
-
-    def _score_back(
-        self, weights: Arrays, query: Array, key: Array, kept: Any, dscores: Array, gradients: Arrays
-    ) -> tuple[Array, Array]:
-        dsums = dscores[..., np.newaxis] * (1 - kept * kept)
-        if self.use_scale:
-            gradients["scale"][...] = dscores.reshape(-1) @ kept.reshape(-1, kept.shape[-1])
-            dsums *= weights["scale"]
-        return dsums.sum(axis=2), dsums.sum(axis=1)
+        dquery, dkey = dscores @ x[-1], dscores.swapaxes(-1, -2) @ x[0]
+        return [dquery, dvalue, dkey] if len(x) == 3 else [dquery, dvalue + dkey]
 
 
 @dataclass(eq=False)
@@ -280,12 +224,11 @@ class MultiHeadAttention(_Attending):
             "value": ((value, heads, width), (heads, width)),
             "attention_output": ((heads, width, query), (query,)),
         }
-        weights = []
-        for name, (kernel, bias) in shapes.items():
-            weights.append(Weight(f"{name}/kernel", kernel, self.kernel_initializer, self.kernel_regularizer))
-            if self.use_bias:
-                weights.append(Weight(f"{name}/bias", bias, self.bias_initializer, self.bias_regularizer))
-        return weights
+        return [
+            weight
+            for name, (kernel, bias) in shapes.items()
+            for weight in prefixed(name, self._declared(kernel=kernel, bias=bias))
+        ]
 
     def output_shape(self, input_shape: Sequence[Shape]) -> Shape:
         """Return the queries' shape."""

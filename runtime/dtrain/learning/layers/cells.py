@@ -2,7 +2,7 @@
 
 The inputs' part of every gate is one matrix product over all times, then each time adds the state's part.
 Gates lie side by side on the last axis: i, f, c, o (LSTM) and z, r, h (GRU). A cell is a pair of functions,
-forward and back; those of a stack compute one after the other, each over all times.
+forward and back.
 
 Where the input's mask is False the state stays as it is, and the output is that of the time before (zeros at
 the beginning), as in `tf.keras.backend.rnn`.
@@ -22,12 +22,12 @@ from dtrain.learning.core.configuration import from_data
 from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import Initializer, InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
-from dtrain.learning.layers.base import Call, Layer, Weight, of_part, prefixed
+from dtrain.learning.layers.base import Call, Layer, Weight
 from dtrain.learning.layers.noise import dropout_mask
 from dtrain.types import Array, Arrays, Shape
 
 State = tuple[Array, ...]
-"""The hidden state h [batch, units], and for an LSTM the cell's c; those of a stack one behind the other."""
+"""The hidden state h [batch, units], and for an LSTM the cell's c."""
 
 
 @dataclass(eq=False)
@@ -174,7 +174,7 @@ class _Cell(Layer):
 
 @dataclass(eq=False)
 class SimpleRNNCell(_Cell):
-    """One time of `SimpleRNN`, for `RNN` and `StackedRNNCells`.
+    """One time of `SimpleRNN`, for `RNN`.
 
     Args:
         units: length of the state, and of the output.
@@ -224,7 +224,7 @@ class _Gated(_Cell):
 
 @dataclass(eq=False)
 class LSTMCell(_Gated):
-    """One time of `LSTM`, for `RNN` and `StackedRNNCells`.
+    """One time of `LSTM`, for `RNN`.
 
     Args:
         units: length of the state, and of the output.
@@ -290,7 +290,7 @@ class LSTMCell(_Gated):
 
 @dataclass(eq=False)
 class GRUCell(_Gated):
-    """One time of `GRU`, for `RNN` and `StackedRNNCells`.
+    """One time of `GRU`, for `RNN`.
 
     Args:
         units: length of the state, and of the output.
@@ -381,80 +381,6 @@ class GRUCell(_Gated):
         return np.concatenate([dgates, dcandidate], axis=1), (dh_after * update + _fed(dh_fed, fed),)
 
 
-@dataclass(eq=False)
-class StackedRNNCells(Layer):
-    """Cells, each of which reads the output of the one before: for `RNN`.
-
-    `return_state` of the `RNN` appends the states of all cells, one behind the other.
-
-    Args:
-        cells: such as ``[dt.layers.LSTMCell(64), dt.layers.LSTMCell(32)]``.
-
-    Raises:
-        SpecError: there are none, or one is no cell.
-    """
-
-    cells: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        self.cells = [cell_of(each, self.label) for each in self.cells]
-        if not self.cells:
-            raise SpecError(f"{self.label}: expected at least one cell, found none")
-
-    @property
-    def units(self) -> int:
-        """The length of the output: the last cell's."""
-        return int(self.cells[-1].units)
-
-    @property
-    def state_sizes(self) -> list[int]:
-        """The lengths of the states of all cells."""
-        return [size for cell in self.cells for size in cell.state_sizes]
-
-    def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Return each cell's weights: ``cell_0/kernel``, ..."""
-        widths = [*input_shape[:-1], *(cell.units for cell in self.cells)]
-        shapes = [input_shape, *((width,) for width in widths[len(input_shape) - 1 :])]
-        return [
-            weight
-            for number, cell in enumerate(self.cells)
-            for weight in prefixed(f"cell_{number}", cell.declare(shapes[number]))
-        ]
-
-    def run(
-        self, weights: Arrays, x: Array, state: State, mask: Array | None, call: Call
-    ) -> tuple[Array, State, Any]:
-        """Loop over time with one cell after the other; see `_Cell.run`."""
-        caches = []
-        final: list[Array] = []
-        for number, (cell, first) in enumerate(self._with_states(state)):
-            x, after, cache = cell.run(of_part(f"cell_{number}", weights), x, first, mask, call)
-            final += after
-            caches.append(cache)
-        return x, tuple(final), caches
-
-    def run_back(
-        self, weights: Arrays, cache: Any, dhidden: Sequence[Any], dstate: State, gradients: Arrays
-    ) -> tuple[Any, State]:
-        """Go back through time with the last cell first."""
-        dfirst: State = ()
-        for number, (cell, dfinal) in reversed(list(enumerate(self._with_states(dstate)))):
-            part = f"cell_{number}"
-            dhidden, before = cell.run_back(
-                of_part(part, weights), cache[number], dhidden, dfinal, of_part(part, gradients)
-            )
-            dfirst = (*before, *dfirst)
-        return dhidden, dfirst
-
-    def _with_states(self, states: State) -> list[tuple[Any, State]]:
-        counts = [len(cell.state_sizes) for cell in self.cells]
-        ends = [sum(counts[: n + 1]) for n in range(len(counts))]
-        return [
-            (cell, states[end - count : end])
-            for cell, count, end in zip(self.cells, counts, ends, strict=True)
-        ]
-
-
 @dataclass(frozen=True)
 class _ForgetBias(Initializer):
     """An LSTM's biases: 1 for the forget gate, which begins open, and another initializer for the rest."""
@@ -480,9 +406,9 @@ def layer_of(given: Any) -> Any:
 def cell_of(given: Any, label: str) -> Any:
     """Return a cell from itself or from its config; raise a `SpecError` if it is none."""
     cell = layer_of(given) if isinstance(given, Mapping) else given
-    if not isinstance(cell, _Cell | StackedRNNCells) or hasattr(cell, "return_sequences"):
+    if not isinstance(cell, _Cell) or hasattr(cell, "return_sequences"):
         raise SpecError(
             f"{label}: expected a cell, such as dt.layers.LSTMCell(64), found {cell!r}; cells of "
-            "one's own have no gradient here"
+            "one's own have no gradient, and a stack is one RNN behind the other, with return_sequences=True"
         )
     return cell

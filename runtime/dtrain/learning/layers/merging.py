@@ -300,15 +300,15 @@ class Dot(Layer):
         return found
 
 
-def unit(x: Array, axes: int | tuple[int, ...] = -1) -> tuple[Array, Array]:
-    """Return x divided by its norm along axes, and the inverse norms (`tf.math.l2_normalize`)."""
-    inverse = 1 / np.sqrt(np.maximum((x * x).sum(axis=axes, keepdims=True), np.float32(1e-12)))
+def unit(x: Array) -> tuple[Array, Array]:
+    """Return x divided by its norm along the last axis, and the inverse norms (`tf.math.l2_normalize`)."""
+    inverse = 1 / np.sqrt(np.maximum((x * x).sum(axis=-1, keepdims=True), np.float32(1e-12)))
     return x * inverse, inverse
 
 
-def unit_back(y: Array, inverse: Array, dy: Array, axes: int | tuple[int, ...] = -1) -> Array:
+def unit_back(y: Array, inverse: Array, dy: Array) -> Array:
     """Return the gradient by x of `unit`; below its least norm that is a constant."""
-    through = dy - y * (dy * y).sum(axis=axes, keepdims=True)
+    through = dy - y * (dy * y).sum(axis=-1, keepdims=True)
     gradient: Array = np.where(inverse < 1e6, through, dy) * inverse
     return gradient
 

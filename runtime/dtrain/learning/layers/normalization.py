@@ -10,7 +10,6 @@ from dtrain.learning.core.constraints import ConstraintLike
 from dtrain.learning.core.initializers import InitializerLike
 from dtrain.learning.core.regularizers import RegularizerLike
 from dtrain.learning.layers.base import Call, Layer, StepSums, Weight
-from dtrain.learning.layers.merging import unit, unit_back
 from dtrain.types import Array, Arrays, Shape
 
 # TensorFlow's fused kernel, which takes images, knows no smaller epsilon.
@@ -251,103 +250,6 @@ class LayerNormalization(_Normalizing):
         return dy
 
 
-@dataclass(eq=False)
-class GroupNormalization(_Normalizing):
-    """A layer that normalizes each group of an example's channels by itself, and scales and shifts channels.
-
-    The shape stays (Wu & He, 2018).
-
-    Args:
-        groups: into how many groups the channels are divided; -1: as many as channels.
-        axis: the axis of the channels, counted with the batch axis as 0.
-        epsilon: is added to the variance.
-        center: whether beta is added.
-        scale: whether it is multiplied by gamma.
-        beta_initializer: first values of beta.
-        gamma_initializer: first values of gamma.
-        beta_regularizer: penalty on beta.
-        gamma_regularizer: penalty on gamma.
-        beta_constraint: a limit of beta, kept after each update: a name or a `Constraint`.
-        gamma_constraint: a limit of gamma, kept after each update: a name or a `Constraint`.
-    """
-
-    groups: int = 32
-    axis: int = -1
-    epsilon: float = 1e-3
-    center: bool = True
-    scale: bool = True
-    beta_initializer: InitializerLike = "zeros"
-    gamma_initializer: InitializerLike = "ones"
-    beta_regularizer: RegularizerLike = None
-    gamma_regularizer: RegularizerLike = None
-    beta_constraint: ConstraintLike = None
-    gamma_constraint: ConstraintLike = None
-
-    def declare(self, input_shape: Shape) -> Sequence[Weight]:
-        """Return gamma and beta: one number for each channel."""
-        shape = self._kept_shape(input_shape, self.axis)
-        groups = shape[0] if self.groups == -1 else self.groups
-        self.expect(shape[0] % groups == 0, f"a multiple of {groups} channels", input_shape)
-        return _gamma_and_beta(self, shape)
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Compute ``gamma * (x - mean) / sqrt(variance + epsilon) + beta``."""
-        channels = np.moveaxis(x, self.axis, -1)
-        groups = channels.shape[-1] if self.groups == -1 else self.groups
-        apart = channels.reshape(*channels.shape[:-1], groups, channels.shape[-1] // groups)
-        over = (*range(1, apart.ndim - 2), apart.ndim - 1)
-        centered = apart - apart.mean(axis=over, keepdims=True)
-        variance = (centered * centered).mean(axis=over, keepdims=True)
-        inverse = 1 / np.sqrt(variance + np.float32(self.epsilon))
-        normal = centered * inverse
-        y = normal.reshape(channels.shape)
-        if self.scale:
-            y = y * weights["gamma"]
-        if self.center:
-            y = y + weights["beta"]
-        return np.moveaxis(y, -1, self.axis), (normal, inverse, over)
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Go back through each group's mean and variance."""
-        normal, inverse, over = cache
-        channels = np.moveaxis(dy, self.axis, -1)
-        rest = tuple(range(channels.ndim - 1))
-        if self.center:
-            gradients["beta"][...] = channels.sum(axis=rest)
-        if self.scale:
-            gradients["gamma"][...] = (channels * normal.reshape(channels.shape)).sum(axis=rest)
-            channels = channels * weights["gamma"]
-        apart = channels.reshape(normal.shape)
-        dx = apart - apart.mean(axis=over, keepdims=True)
-        dx -= normal * (apart * normal).mean(axis=over, keepdims=True)
-        dx *= inverse
-        return np.moveaxis(dx.reshape(channels.shape), -1, self.axis)
-
-
-@dataclass(eq=False)
-class UnitNormalization(_Normalizing):
-    """A layer that divides each example by its norm along `axis`. The shape stays.
-
-    Args:
-        axis: one, or several, counted with the batch axis as 0.
-    """
-
-    axis: int | Sequence[int] = -1
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return vectors of norm 1."""
-        axes = self.axes_of(self.axis, x.ndim)
-        y, inverse = unit(x, axes)
-        return y, (y, inverse, axes)
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return what of dy changes the direction."""
-        y, inverse, axes = cache
-        return unit_back(y, inverse, dy, axes)
-
-
-def _gamma_and_beta(
-    layer: "BatchNormalization | LayerNormalization | GroupNormalization", shape: tuple[int, ...]
-) -> list[Weight]:
+def _gamma_and_beta(layer: "BatchNormalization | LayerNormalization", shape: tuple[int, ...]) -> list[Weight]:
     used = {"gamma": layer.scale, "beta": layer.center}
     return layer._declared(**{name: shape for name, is_used in used.items() if is_used})

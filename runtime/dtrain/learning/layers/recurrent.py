@@ -11,14 +11,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.layers.base import Call, Layer, Weight
-from dtrain.learning.layers.cells import (
-    GRUCell,
-    LSTMCell,
-    SimpleRNNCell,
-    StackedRNNCells,
-    State,
-    cell_of,
-)
+from dtrain.learning.layers.cells import GRUCell, LSTMCell, SimpleRNNCell, State, cell_of
 from dtrain.types import Array, Arrays, Shape
 
 
@@ -130,15 +123,15 @@ class RecurrentLayer(TakesStates):
 
 @dataclass(eq=False)
 class RNN(RecurrentLayer):
-    """A cell, or a stack of cells, over all times.
+    """A cell over all times.
 
     Shapes: [batch, time, features] becomes [batch, units], with `return_sequences` [batch, time, units].
     `return_state` appends the states, each [batch, units].
 
-    Differs from Keras: cells are those of dtrain, no classes of one's own.
+    Differs from Keras: cells are those of dtrain, no classes of one's own and no stacks.
 
     Args:
-        cell: a `SimpleRNNCell`, `LSTMCell` or `GRUCell`, a list of them, or `StackedRNNCells`.
+        cell: a `SimpleRNNCell`, `LSTMCell` or `GRUCell`.
         return_sequences: whether the outputs of all times are returned, not the last alone.
         return_state: whether the final states follow the output in a list.
         go_backwards: whether time runs from the end to the beginning.
@@ -152,8 +145,7 @@ class RNN(RecurrentLayer):
     cell: Any
 
     def __post_init__(self) -> None:
-        several = isinstance(self.cell, list | tuple)
-        self.cell = StackedRNNCells(self.cell) if several else cell_of(self.cell, self.label)
+        self.cell = cell_of(self.cell, self.label)
 
     @property
     def _cell(self) -> Any:
