@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from dtrain.errors import SpecError
-from dtrain.learning.core.configuration import Configurable, from_data, unknown_name
+from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
 from dtrain.types import Array
 
 _EPSILON = np.float32(1e-7)
@@ -31,29 +31,6 @@ class Constraint(Configurable):
 ConstraintLike: TypeAlias = str | Constraint | Mapping[str, Any] | None
 
 
-def _norms(w: Array, axis: int | Sequence[int]) -> Array:
-    axes = axis if isinstance(axis, int) else tuple(axis)
-    return np.asarray(np.sqrt((w * w).sum(axis=axes, keepdims=True)))
-
-
-@dataclass(frozen=True)
-class MaxNorm(Constraint):
-    """Norms along `axis` of at most `max_value`: longer vectors are shortened.
-
-    Args:
-        max_value: the largest norm.
-        axis: the axis, or axes, along which norms are taken: 0 for dense kernels, (0, 1, 2) for those of
-            images.
-    """
-
-    max_value: float = 2
-    axis: int | Sequence[int] = 0
-
-    def __call__(self, w: Array) -> Array:
-        norms = _norms(w, self.axis)
-        return w * (np.clip(norms, 0, np.float32(self.max_value)) / (_EPSILON + norms))
-
-
 @dataclass(frozen=True)
 class MinMaxNorm(Constraint):
     """Norms along `axis` from `min_value` to `max_value`.
@@ -62,7 +39,8 @@ class MinMaxNorm(Constraint):
         min_value: the smallest norm.
         max_value: the largest norm.
         rate: which part of the way to the limit an update goes.
-        axis: the axis, or axes, along which norms are taken.
+        axis: the axis, or axes, along which norms are taken: 0 for dense kernels, (0, 1, 2) for those of
+            images.
     """
 
     min_value: float = 0.0
@@ -71,24 +49,34 @@ class MinMaxNorm(Constraint):
     axis: int | Sequence[int] = 0
 
     def __call__(self, w: Array) -> Array:
-        norms = _norms(w, self.axis)
+        axes = self.axis if isinstance(self.axis, int) else tuple(self.axis)
+        norms: Array = np.sqrt((w * w).sum(axis=axes, keepdims=True))
         limited = np.clip(norms, np.float32(self.min_value), np.float32(self.max_value))
-        wanted = np.float32(self.rate) * limited + np.float32(1 - self.rate) * norms
+        wanted: Array = np.float32(self.rate) * limited + np.float32(1 - self.rate) * norms
         return w * (wanted / (_EPSILON + norms))
 
 
-@dataclass(frozen=True)
-class UnitNorm(Constraint):
+class MaxNorm(MinMaxNorm):
+    """Norms along `axis` of at most `max_value`: longer vectors are shortened.
+
+    Args:
+        max_value: the largest norm.
+        axis: as of `MinMaxNorm`.
+    """
+
+    def __init__(self, max_value: float = 2, axis: int | Sequence[int] = 0) -> None:
+        super().__init__(0.0, max_value, axis=axis)
+
+
+class UnitNorm(MinMaxNorm):
     """Norms along `axis` of 1.
 
     Args:
-        axis: the axis, or axes, along which norms are taken.
+        axis: as of `MinMaxNorm`.
     """
 
-    axis: int | Sequence[int] = 0
-
-    def __call__(self, w: Array) -> Array:
-        return w / (_EPSILON + _norms(w, self.axis))
+    def __init__(self, axis: int | Sequence[int] = 0) -> None:
+        super().__init__(1.0, 1.0, axis=axis)
 
 
 class NonNeg(Constraint):
@@ -107,12 +95,7 @@ unit_norm = UnitNorm
 CLASSES: dict[str, type[Constraint]] = {
     each.__name__: each for each in (MaxNorm, MinMaxNorm, NonNeg, UnitNorm)
 }
-_BY_NAME = CLASSES | {
-    "max_norm": MaxNorm,
-    "min_max_norm": MinMaxNorm,
-    "non_neg": NonNeg,
-    "unit_norm": UnitNorm,
-}
+_BY_NAME = CLASSES | {snake_case(name): each for name, each in CLASSES.items()}
 
 __all__ = ["Constraint", "MaxNorm", "MinMaxNorm", "NonNeg", "UnitNorm", "get"]
 

@@ -1,7 +1,7 @@
 """Convolutions of each channel by itself, and those that are followed by one of all channels of a place."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -163,33 +163,18 @@ class _Separable(Layer):
     def __post_init__(self) -> None:
         self.expect_positive(filters=self.filters, depth_multiplier=self.depth_multiplier)
         of_channels, of_pixels = (DepthwiseConv1D, Conv1D) if self.RANK == 1 else (DepthwiseConv2D, Conv2D)
+        places = self.kernel_size, self.strides, self.padding, self.depth_multiplier
         self._depthwise = of_channels(
-            self.kernel_size,
-            self.strides,
-            self.padding,
-            self.depth_multiplier,
-            self.data_format,
-            self.dilation_rate,
-            use_bias=False,
-            depthwise_initializer=self.depthwise_initializer,
-            depthwise_regularizer=self.depthwise_regularizer,
-            name=self.name,
+            *places, self.data_format, self.dilation_rate, use_bias=False, name=self.name
         )
-        self._pointwise = of_pixels(
-            self.filters,
-            1,
-            activation=self.activation,
-            use_bias=self.use_bias,
-            kernel_initializer=self.pointwise_initializer,
-            kernel_regularizer=self.pointwise_regularizer,
-            bias_initializer=self.bias_initializer,
-            bias_regularizer=self.bias_regularizer,
-        )
+        self._pointwise = of_pixels(self.filters, 1, activation=self.activation, use_bias=self.use_bias)
 
     def declare(self, input_shape: Shape) -> Sequence[Weight]:
         """Return depthwise_kernel, pointwise_kernel [...1, channels * depth_multiplier, filters] and bias."""
-        kernel, *bias = self._pointwise.declare(self._depthwise.output_shape(input_shape))
-        return (*self._depthwise.declare(input_shape), replace(kernel, name="pointwise_kernel"), *bias)
+        [first] = self._depthwise.declare(input_shape)
+        second = self._pointwise.declare(self._depthwise.output_shape(input_shape))[0]
+        shapes = {"depthwise_kernel": first.shape, "pointwise_kernel": second.shape}
+        return self._declared(**shapes, bias=(self.filters,))
 
     def output_shape(self, input_shape: Shape) -> Shape:
         """Return one place for each window, and `filters` channels."""

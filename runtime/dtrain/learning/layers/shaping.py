@@ -156,18 +156,24 @@ class RepeatVector(Layer):
 
 
 class _Margins(Layer):
-    """Base of layers that add or cut `margins`: (before, after) of each axis but the channels'."""
+    """Base of layers that add margins (`SIGN` 1, `padding`) or cut them (-1, `cropping`).
+
+    `margins` are (before, after) of each axis but the channels'.
+    """
 
     RANK: ClassVar[int]
     SIGN: ClassVar[int]
 
-    margins: list[tuple[int, int]]
-
-    def _parse(self, name: str, given: int | Sequence[Any]) -> None:
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, getattr(self, "data_format", None))
+        name = "padding" if self.SIGN > 0 else "cropping"
+        given = getattr(self, name)
         each = [given] * self.RANK if isinstance(given, int) else list(given)
         if self.RANK == 1 and len(each) == 2:
             each = [each]
-        self.margins = [(one, one) if isinstance(one, int) else tuple(one) for one in each]
+        self.margins: list[tuple[int, int]] = [
+            (one, one) if isinstance(one, int) else tuple(one) for one in each
+        ]
         if len(self.margins) != self.RANK or any(len(pair) != 2 or min(pair) < 0 for pair in self.margins):
             forms = "n or (n, n)" if self.RANK == 1 else "n, (n, n) or ((n, n), (n, n))"
             raise SpecError(f"{self.label}: {name}: expected {forms}, found {given!r}")
@@ -184,55 +190,23 @@ class _Margins(Layer):
         self.expect(all(n is None or n > 0 for n in lengths), "an input longer than what is cut", input_shape)
         return (*lengths, input_shape[-1])
 
-    def _widened(self, x: Array) -> Array:
-        return np.pad(x, [(0, 0), *self.margins, (0, 0)])
-
-    def _cut(self, x: Array) -> Array:
-        inner = (
-            slice(before, length - after)
-            for (before, after), length in zip(self.margins, x.shape[1:], strict=False)
-        )
-        return x[(slice(None), *inner)]
-
-
-class _Padding(_Margins):
-    SIGN: ClassVar[int] = 1
-
-    padding: Any
-
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, getattr(self, "data_format", None))
-        self._parse("padding", self.padding)
-
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return the padded array."""
-        return self._widened(x), None
+        """Return the array with its margins, or without."""
+        return self._moved(x, self.SIGN), None
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return dy without its margins."""
-        return self._cut(dy)
+        """Return dy without the margins, or with margins of zeros."""
+        return self._moved(dy, -self.SIGN)
 
-
-class _Cropping(_Margins):
-    SIGN: ClassVar[int] = -1
-
-    cropping: Any
-
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, getattr(self, "data_format", None))
-        self._parse("cropping", self.cropping)
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return what lies between the margins."""
-        return self._cut(x), None
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return dy with margins of zeros."""
-        return self._widened(dy)
+    def _moved(self, x: Array, sign: int) -> Array:
+        if sign > 0:
+            return np.pad(x, [(0, 0), *self.margins, (0, 0)])
+        pairs = zip(self.margins, x.shape[1:], strict=False)
+        return x[(slice(None), *(slice(before, length - after) for (before, after), length in pairs))]
 
 
 @dataclass(eq=False)
-class ZeroPadding1D(_Padding):
+class ZeroPadding1D(_Margins):
     """Zeros around series.
 
     Shapes: [batch, time, features] becomes [batch, before + time + after, features].
@@ -242,12 +216,13 @@ class ZeroPadding1D(_Padding):
     """
 
     RANK: ClassVar[int] = 1
+    SIGN: ClassVar[int] = 1
 
     padding: int | Sequence[int] = 1
 
 
 @dataclass(eq=False)
-class ZeroPadding2D(_Padding):
+class ZeroPadding2D(_Margins):
     """Zeros around images.
 
     Shapes: [batch, height, width, channels] becomes [batch, top + height + bottom, left + width + right,
@@ -261,13 +236,14 @@ class ZeroPadding2D(_Padding):
     """
 
     RANK: ClassVar[int] = 2
+    SIGN: ClassVar[int] = 1
 
     padding: int | Sequence[Any] = 1
     data_format: str | None = None
 
 
 @dataclass(eq=False)
-class Cropping1D(_Cropping):
+class Cropping1D(_Margins):
     """Series without what lies at their ends.
 
     Shapes: [batch, time, features] becomes [batch, time - before - after, features].
@@ -277,12 +253,13 @@ class Cropping1D(_Cropping):
     """
 
     RANK: ClassVar[int] = 1
+    SIGN: ClassVar[int] = -1
 
     cropping: int | Sequence[int] = (1, 1)
 
 
 @dataclass(eq=False)
-class Cropping2D(_Cropping):
+class Cropping2D(_Margins):
     """Images without what lies at their sides.
 
     Shapes: [batch, height, width, channels] becomes [batch, height - top - bottom, width - left - right,
@@ -296,13 +273,43 @@ class Cropping2D(_Cropping):
     """
 
     RANK: ClassVar[int] = 2
+    SIGN: ClassVar[int] = -1
 
     cropping: int | Sequence[Any] = ((0, 0), (0, 0))
     data_format: str | None = None
 
 
+class _UpSampling(Layer):
+    RANK: ClassVar[int]
+
+    size: Any
+
+    def __post_init__(self) -> None:
+        require_channels_last(self.label, getattr(self, "data_format", None))
+        self._sizes = [self.size] * self.RANK if isinstance(self.size, int) else list(self.size)
+
+    def output_shape(self, input_shape: Shape) -> Shape:
+        """Return the lengths times the sizes."""
+        self.expect(len(input_shape) == self.RANK + 1, f"{self.RANK + 2} axes, channels last", input_shape)
+        lengths = zip(input_shape, self._sizes, strict=False)
+        return (*(None if n is None else n * times for n, times in lengths), input_shape[-1])
+
+    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
+        """Return the longer series, or larger images."""
+        shape = x.shape
+        for axis, times in enumerate(self._sizes, start=1):
+            x = x.repeat(times, axis=axis)
+        return x, shape
+
+    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
+        """Return the sum over the repetitions."""
+        batch, *lengths, channels = cache
+        pairs = [each for pair in zip(lengths, self._sizes, strict=True) for each in pair]
+        return dy.reshape(batch, *pairs, channels).sum(axis=tuple(range(2, 2 + len(pairs), 2)))
+
+
 @dataclass(eq=False)
-class UpSampling1D(Layer):
+class UpSampling1D(_UpSampling):
     """Every time repeated `size` times.
 
     Shapes: [batch, time, features] becomes [batch, time * size, features].
@@ -311,26 +318,13 @@ class UpSampling1D(Layer):
         size: how often.
     """
 
+    RANK: ClassVar[int] = 1
+
     size: int = 2
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return the time axis times the size."""
-        self.expect(len(input_shape) == 2, "3 axes: batch, time, features", input_shape)
-        length, features = input_shape
-        return (None if length is None else length * self.size, features)
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return the longer series."""
-        return x.repeat(self.size, axis=1), x.shape
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return the sum over the repetitions."""
-        batch, length, features = cache
-        return dy.reshape(batch, length, self.size, features).sum(axis=2)
 
 
 @dataclass(eq=False)
-class UpSampling2D(Layer):
+class UpSampling2D(_UpSampling):
     """Every pixel repeated `size` times in height and width.
 
     Shapes: [batch, height, width, channels] becomes [batch, height * size, width * size, channels].
@@ -342,24 +336,7 @@ class UpSampling2D(Layer):
         data_format: ``channels_last`` or None, which is the same; others are refused.
     """
 
+    RANK: ClassVar[int] = 2
+
     size: int | Sequence[int] = 2
     data_format: str | None = None
-
-    def __post_init__(self) -> None:
-        require_channels_last(self.label, self.data_format)
-        self._size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
-
-    def output_shape(self, input_shape: Shape) -> Shape:
-        """Return height and width times the size."""
-        self.expect(len(input_shape) == 3, "4 axes: batch, height, width, channels", input_shape)
-        lengths = zip(input_shape, self._size, strict=False)
-        return (*(None if n is None else n * times for n, times in lengths), input_shape[-1])
-
-    def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
-        """Return the larger images."""
-        return x.repeat(self._size[0], axis=1).repeat(self._size[1], axis=2), x.shape
-
-    def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
-        """Return the sum over the repetitions."""
-        batch, height, width, channels = cache
-        return dy.reshape(batch, height, self._size[0], width, self._size[1], channels).sum(axis=(2, 4))

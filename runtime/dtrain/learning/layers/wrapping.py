@@ -9,10 +9,11 @@ from dtrain.errors import SpecError
 from dtrain.learning.core.arrays import as_float32
 from dtrain.learning.layers.base import Call, Layer, Weight, of_part, prefixed
 from dtrain.learning.layers.cells import layer_of
+from dtrain.learning.layers.merging import Add, Average, Concatenate, Multiply
 from dtrain.learning.layers.recurrent import RecurrentLayer, TakesStates
 from dtrain.types import Array, Arrays, Shape
 
-MERGE_MODES = ("concat", "sum", "ave", "mul", None)
+MERGES: dict[str, type[Layer]] = {"concat": Concatenate, "sum": Add, "ave": Average, "mul": Multiply}
 
 
 @dataclass(eq=False)
@@ -41,10 +42,11 @@ class Bidirectional(TakesStates):
         self.layer = layer_of(self.layer)
         if not isinstance(self.layer, RecurrentLayer):
             raise SpecError(f"{self.label}: expected a recurrent layer, found {self.layer!r}")
-        if self.merge_mode not in MERGE_MODES:
+        if self.merge_mode is not None and self.merge_mode not in MERGES:
             raise SpecError(
-                f"{self.label}: merge_mode: expected one of {MERGE_MODES}, found {self.merge_mode!r}"
+                f"{self.label}: merge_mode: expected one of {[*MERGES, None]}, found {self.merge_mode!r}"
             )
+        self._merge = None if self.merge_mode is None else MERGES[self.merge_mode]()
         config = self.layer.get_config()
         config["zero_output_for_mask"] = self.layer.return_sequences
         name = self.layer.name or self.layer.base_name
@@ -77,10 +79,9 @@ class Bidirectional(TakesStates):
         if not self.layer.return_state:
             shapes = [[shape] for shape in shapes]
         (one, *states), (other, *more) = shapes
-        if self.merge_mode is None:
+        if self._merge is None:
             return [one, other, *states, *more]
-        width = one[-1] + other[-1] if self.merge_mode == "concat" else one[-1]
-        merged = (*one[:-1], width)
+        merged = self._merge.output_shape([one, other])
         return [merged, *states, *more] if self.layer.return_state else merged
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
@@ -121,17 +122,19 @@ class Bidirectional(TakesStates):
         one, other = outputs
         if self.layer.return_sequences:
             other = other[:, ::-1]
-        merged = self._merged(one, other)
-        listed = merged if self.merge_mode is None else [merged]
-        return ([*listed, *states] if self.layer.return_state else merged), (caches, one, other)
+        if self._merge is None:
+            return [one, other, *states], (caches, None)
+        merged, kept = self._merge.forward({}, [one, other], call)
+        return ([merged, *states] if self.layer.return_state else merged), (caches, kept)
 
     def backward(self, weights: Arrays, cache: Any, dy: Any, gradients: Arrays, call: Call) -> Any:
         """Take the merged output's gradient apart, and go back both ways."""
-        caches, one, other = cache
+        caches, merged = cache
         arrived = list(dy) if isinstance(dy, list) else [dy]
-        outputs = 2 if self.merge_mode is None else 1
-        parts = self._apart(arrived[:outputs], one, other)
-        states = arrived[outputs:]
+        outputs = 2 if self._merge is None else 1
+        parts, states = arrived[:outputs], arrived[outputs:]
+        if self._merge is not None:
+            parts = self._merge.backward({}, merged, parts[0], {}, call)
         begin = 0
         total: Any = 0
         for number, (name, layer) in enumerate(self._ways):
@@ -147,27 +150,6 @@ class Bidirectional(TakesStates):
                 ]
             begin += count
         return total
-
-    def _merged(self, one: Array, other: Array) -> Any:
-        if self.merge_mode is None:
-            return [one, other]
-        if self.merge_mode == "concat":
-            return np.concatenate([one, other], axis=-1)
-        if self.merge_mode == "mul":
-            return one * other
-        return one + other if self.merge_mode == "sum" else (one + other) / np.float32(2)
-
-    def _apart(self, dy: list[Array], one: Array, other: Array) -> list[Array]:
-        """Return the gradients by the two outputs, from that by what was made of them."""
-        if self.merge_mode is None:
-            return dy
-        (gradient,) = dy
-        if self.merge_mode == "concat":
-            return np.split(gradient, [one.shape[-1]], axis=-1)
-        if self.merge_mode == "mul":
-            return [gradient * other, gradient * one]
-        part = gradient if self.merge_mode == "sum" else gradient / np.float32(2)
-        return [part, part.copy()]
 
 
 @dataclass(eq=False)
