@@ -11,7 +11,6 @@ CASES = {
         {"apply_class_balancing": True, "alpha": 0.3, "gamma": 1.5},
         {"from_logits": True, "label_smoothing": 0.1},
     ],
-    "CategoricalFocalCrossentropy": [{}, {"alpha": 0.5, "gamma": 0.0}, {"from_logits": True}],
     "CategoricalHinge": [{}],
 }
 FUNCTIONS = (

@@ -16,18 +16,11 @@ def home(tmp_path, monkeypatch):
     return tmp_path / "datasets"
 
 
-def test_digits_and_prices_are_read_from_files_of_numpy(home):
+def test_digits_are_read_from_a_file_of_numpy(home):
     images, classes = np.arange(2 * 784, dtype=np.uint8).reshape(2, 28, 28), np.array([3, 1], np.uint8)
     np.savez(home / "mnist.npz", x_train=images, y_train=classes, x_test=images[:1], y_test=classes[:1])
     (x, y), (x_test, y_test) = dt.keras.datasets.mnist.load_data()
     assert (x.shape, y.tolist(), x_test.shape, y_test.tolist()) == ((2, 28, 28), [3, 1], (1, 28, 28), [3])
-    np.savez(home / "boston_housing.npz", x=np.arange(10.0)[:, np.newaxis], y=np.arange(10.0))
-    (x, y), (x_test, y_test) = dt.datasets.boston_housing.load_data()
-    # np.random.RandomState(113), as keras/src/datasets/boston_housing.py
-    indices = np.arange(10)
-    np.random.RandomState(113).shuffle(indices)
-    assert y.tolist() == indices[:8].tolist()
-    assert (x_test[:, 0] == y_test).all()
 
 
 def test_clothes_are_read_from_four_files(home):

@@ -32,7 +32,6 @@ __all__ = [
     "custom_object_scope",
     "experimental",
     "get_custom_objects",
-    "get_registered_name",
     "image_dataset_from_directory",
     "normalize",
     "pad_sequences",
@@ -89,16 +88,6 @@ def register_keras_serializable(package: str = "Custom", name: str | None = None
 def get_custom_objects() -> dict[str, Any]:
     """Return the table of registered classes and functions, by name; what is added to it is registered."""
     return REGISTERED
-
-
-def get_registered_name(obj: Any) -> str:
-    """Return the name under which an object was registered, or its own.
-
-    Args:
-        obj: a class or function.
-    """
-    names = [key for key, value in REGISTERED.items() if value is obj]
-    return max(names, key=lambda each: ">" in each, default=str(obj.__name__))
 
 
 @contextmanager

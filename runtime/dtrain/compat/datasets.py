@@ -14,7 +14,7 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.types import Array
 
-__all__ = ["boston_housing", "fashion_mnist", "mnist"]
+__all__ = ["fashion_mnist", "mnist"]
 
 Pair = tuple[Any, Any]
 IDX = (("train-labels-idx1", 8), ("train-images-idx3", 16), ("t10k-labels-idx1", 8), ("t10k-images-idx3", 16))
@@ -62,19 +62,3 @@ class fashion_mnist:  # noqa: N801
             found.append(np.frombuffer(data, np.uint8, offset=header))
         y, x, y_test, x_test = found
         return (x.reshape(len(y), 28, 28), y), (x_test.reshape(len(y_test), 28, 28), y_test)
-
-
-class boston_housing:  # noqa: N801
-    """Prices of 506 houses by 13 numbers each."""
-
-    @staticmethod
-    def load_data(
-        path: str = "boston_housing.npz", test_split: float = 0.2, seed: int = 113
-    ) -> tuple[Pair, Pair]:
-        """Return ``(x_train, y_train), (x_test, y_test)``, shuffled as Keras does by the seed."""
-        x, y = _arrays(path, "x", "y")
-        order = np.arange(len(x))
-        np.random.RandomState(seed).shuffle(order)
-        x, y = x[order], y[order]
-        first = int(len(x) * (1 - test_split))
-        return (x[:first], y[:first]), (x[first:], y[first:])

@@ -17,7 +17,7 @@ from dtrain.learning.losses.crossentropy import (
     CategoricalCrossentropy,
     SparseCategoricalCrossentropy,
 )
-from dtrain.learning.losses.focal import BinaryFocalCrossentropy, CategoricalFocalCrossentropy
+from dtrain.learning.losses.focal import BinaryFocalCrossentropy
 from dtrain.learning.losses.loss import (
     ElementMean,
     Loss,
@@ -44,7 +44,6 @@ __all__ = [
     "BinaryCrossentropy",
     "BinaryFocalCrossentropy",
     "CategoricalCrossentropy",
-    "CategoricalFocalCrossentropy",
     "CategoricalHinge",
     "CosineSimilarity",
     "ElementMean",
@@ -73,7 +72,6 @@ NAMES: dict[type[Loss], tuple[str, ...]] = {
     BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),
     BinaryFocalCrossentropy: ("binary_focal_crossentropy",),
     CategoricalCrossentropy: ("categorical_crossentropy",),
-    CategoricalFocalCrossentropy: ("categorical_focal_crossentropy",),
     CategoricalHinge: ("categorical_hinge",),
     CosineSimilarity: ("cosine_similarity",),
     Hinge: ("hinge",),
