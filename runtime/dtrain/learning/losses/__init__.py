@@ -12,61 +12,27 @@ import numpy as np
 
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.functions.tensors import tensor
-from dtrain.learning.losses.crossentropy import (
-    BinaryCrossentropy,
-    CategoricalCrossentropy,
-    SparseCategoricalCrossentropy,
-)
-from dtrain.learning.losses.focal import BinaryFocalCrossentropy
-from dtrain.learning.losses.loss import (
-    ElementMean,
-    Loss,
-    Reduction,
-    compute_average_loss,
-    scale_regularization_loss,
-)
-from dtrain.learning.losses.regression import (
-    CategoricalHinge,
-    CosineSimilarity,
-    Hinge,
-    Huber,
-    KLDivergence,
-    LogCosh,
-    MeanAbsoluteError,
-    MeanAbsolutePercentageError,
-    MeanSquaredError,
-    MeanSquaredLogarithmicError,
-    Poisson,
-    SquaredHinge,
-)
-
-__all__ = [
-    "BinaryCrossentropy",
-    "BinaryFocalCrossentropy",
-    "CategoricalCrossentropy",
-    "CategoricalHinge",
-    "CosineSimilarity",
-    "ElementMean",
-    "Hinge",
-    "Huber",
-    "KLDivergence",
-    "LogCosh",
-    "Loss",
-    "MeanAbsoluteError",
-    "MeanAbsolutePercentageError",
-    "MeanSquaredError",
-    "MeanSquaredLogarithmicError",
-    "Poisson",
-    "Reduction",
-    "SparseCategoricalCrossentropy",
-    "SquaredHinge",
-    "compute_average_loss",
-    "deserialize",
-    "get",
-    "scale_regularization_loss",
-    "serialize",
-]
-
+from dtrain.learning.losses.crossentropy import BinaryCrossentropy as BinaryCrossentropy
+from dtrain.learning.losses.crossentropy import CategoricalCrossentropy as CategoricalCrossentropy
+from dtrain.learning.losses.crossentropy import SparseCategoricalCrossentropy as SparseCategoricalCrossentropy
+from dtrain.learning.losses.focal import BinaryFocalCrossentropy as BinaryFocalCrossentropy
+from dtrain.learning.losses.loss import ElementMean as ElementMean
+from dtrain.learning.losses.loss import Loss as Loss
+from dtrain.learning.losses.loss import Reduction as Reduction
+from dtrain.learning.losses.loss import compute_average_loss as compute_average_loss
+from dtrain.learning.losses.loss import scale_regularization_loss as scale_regularization_loss
+from dtrain.learning.losses.regression import CategoricalHinge as CategoricalHinge
+from dtrain.learning.losses.regression import CosineSimilarity as CosineSimilarity
+from dtrain.learning.losses.regression import Hinge as Hinge
+from dtrain.learning.losses.regression import Huber as Huber
+from dtrain.learning.losses.regression import KLDivergence as KLDivergence
+from dtrain.learning.losses.regression import LogCosh as LogCosh
+from dtrain.learning.losses.regression import MeanAbsoluteError as MeanAbsoluteError
+from dtrain.learning.losses.regression import MeanAbsolutePercentageError as MeanAbsolutePercentageError
+from dtrain.learning.losses.regression import MeanSquaredError as MeanSquaredError
+from dtrain.learning.losses.regression import MeanSquaredLogarithmicError as MeanSquaredLogarithmicError
+from dtrain.learning.losses.regression import Poisson as Poisson
+from dtrain.learning.losses.regression import SquaredHinge as SquaredHinge
 
 NAMES: dict[type[Loss], tuple[str, ...]] = {
     BinaryCrossentropy: ("binary_crossentropy", "bce", "BCE"),
@@ -86,6 +52,10 @@ NAMES: dict[type[Loss], tuple[str, ...]] = {
     SparseCategoricalCrossentropy: ("sparse_categorical_crossentropy",),
     SquaredHinge: ("squared_hinge",),
 }
+__all__ = [
+    *sorted(loss.__name__ for loss in (*NAMES, ElementMean, Loss, Reduction)),
+    *("compute_average_loss", "deserialize", "get", "scale_regularization_loss", "serialize"),
+]
 BY_NAME: dict[str, type[Loss]] = {
     name: loss for loss, names in NAMES.items() for name in (loss.__name__, *names)
 }

@@ -10,115 +10,69 @@ import numpy as np
 
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.core.results import result_of
-from dtrain.learning.losses import FUNCTIONS
-from dtrain.learning.metrics.accuracy import (
-    Accuracy,
-    AccuracyByShape,
-    BinaryAccuracy,
-    CategoricalAccuracy,
-    SparseCategoricalAccuracy,
-    SparseTopKCategoricalAccuracy,
-    TopKCategoricalAccuracy,
-)
-from dtrain.learning.metrics.confusion import (
-    AUC,
-    FalseNegatives,
-    FalsePositives,
-    MeanIoU,
-    Precision,
-    PrecisionAtRecall,
-    Recall,
-    RecallAtPrecision,
-    SensitivityAtSpecificity,
-    SpecificityAtSensitivity,
-    TrueNegatives,
-    TruePositives,
-)
-from dtrain.learning.metrics.from_losses import (
-    BinaryCrossentropy,
-    CategoricalCrossentropy,
-    CategoricalHinge,
-    CosineSimilarity,
-    Hinge,
-    KLDivergence,
-    LogCoshError,
-    MeanAbsoluteError,
-    MeanAbsolutePercentageError,
-    MeanSquaredError,
-    MeanSquaredLogarithmicError,
-    Poisson,
-    RootMeanSquaredError,
-    SparseCategoricalCrossentropy,
-    SquaredHinge,
-)
-from dtrain.learning.metrics.metric import Mean, MeanOfExamples, MeanOfFunction, Metric, Sum
+from dtrain.learning.losses import FUNCTIONS, Loss
+from dtrain.learning.losses import NAMES as LOSS_NAMES
+from dtrain.learning.metrics.accuracy import Accuracy as Accuracy
+from dtrain.learning.metrics.accuracy import AccuracyByShape
+from dtrain.learning.metrics.accuracy import BinaryAccuracy as BinaryAccuracy
+from dtrain.learning.metrics.accuracy import CategoricalAccuracy as CategoricalAccuracy
+from dtrain.learning.metrics.accuracy import SparseCategoricalAccuracy as SparseCategoricalAccuracy
+from dtrain.learning.metrics.accuracy import SparseTopKCategoricalAccuracy as SparseTopKCategoricalAccuracy
+from dtrain.learning.metrics.accuracy import TopKCategoricalAccuracy as TopKCategoricalAccuracy
+from dtrain.learning.metrics.confusion import AUC as AUC
+from dtrain.learning.metrics.confusion import FalseNegatives as FalseNegatives
+from dtrain.learning.metrics.confusion import FalsePositives as FalsePositives
+from dtrain.learning.metrics.confusion import MeanIoU as MeanIoU
+from dtrain.learning.metrics.confusion import Precision as Precision
+from dtrain.learning.metrics.confusion import PrecisionAtRecall as PrecisionAtRecall
+from dtrain.learning.metrics.confusion import Recall as Recall
+from dtrain.learning.metrics.confusion import RecallAtPrecision as RecallAtPrecision
+from dtrain.learning.metrics.confusion import SensitivityAtSpecificity as SensitivityAtSpecificity
+from dtrain.learning.metrics.confusion import SpecificityAtSensitivity as SpecificityAtSensitivity
+from dtrain.learning.metrics.confusion import TrueNegatives as TrueNegatives
+from dtrain.learning.metrics.confusion import TruePositives as TruePositives
+from dtrain.learning.metrics.from_losses import BinaryCrossentropy as BinaryCrossentropy
+from dtrain.learning.metrics.from_losses import CategoricalCrossentropy as CategoricalCrossentropy
+from dtrain.learning.metrics.from_losses import CategoricalHinge as CategoricalHinge
+from dtrain.learning.metrics.from_losses import CosineSimilarity as CosineSimilarity
+from dtrain.learning.metrics.from_losses import Hinge as Hinge
+from dtrain.learning.metrics.from_losses import KLDivergence as KLDivergence
+from dtrain.learning.metrics.from_losses import LogCoshError as LogCoshError
+from dtrain.learning.metrics.from_losses import MeanAbsoluteError as MeanAbsoluteError
+from dtrain.learning.metrics.from_losses import MeanAbsolutePercentageError as MeanAbsolutePercentageError
+from dtrain.learning.metrics.from_losses import MeanSquaredError as MeanSquaredError
+from dtrain.learning.metrics.from_losses import MeanSquaredLogarithmicError as MeanSquaredLogarithmicError
+from dtrain.learning.metrics.from_losses import Poisson as Poisson
+from dtrain.learning.metrics.from_losses import RootMeanSquaredError as RootMeanSquaredError
+from dtrain.learning.metrics.from_losses import SparseCategoricalCrossentropy as SparseCategoricalCrossentropy
+from dtrain.learning.metrics.from_losses import SquaredHinge as SquaredHinge
+from dtrain.learning.metrics.metric import Mean as Mean
+from dtrain.learning.metrics.metric import MeanOfExamples, MeanOfFunction
+from dtrain.learning.metrics.metric import Metric as Metric
+from dtrain.learning.metrics.metric import Sum as Sum
 
-__all__ = [
-    "AUC",
-    "Accuracy",
-    "BinaryAccuracy",
-    "BinaryCrossentropy",
-    "CategoricalAccuracy",
-    "CategoricalCrossentropy",
-    "CategoricalHinge",
-    "CosineSimilarity",
-    "FalseNegatives",
-    "FalsePositives",
-    "Hinge",
-    "KLDivergence",
-    "LogCoshError",
-    "Mean",
-    "MeanAbsoluteError",
-    "MeanAbsolutePercentageError",
-    "MeanIoU",
-    "MeanSquaredError",
-    "MeanSquaredLogarithmicError",
-    "Metric",
-    "Poisson",
-    "Precision",
-    "PrecisionAtRecall",
-    "Recall",
-    "RecallAtPrecision",
-    "RootMeanSquaredError",
-    "SensitivityAtSpecificity",
-    "SparseCategoricalAccuracy",
-    "SparseCategoricalCrossentropy",
-    "SparseTopKCategoricalAccuracy",
-    "SpecificityAtSensitivity",
-    "SquaredHinge",
-    "Sum",
-    "TopKCategoricalAccuracy",
-    "TrueNegatives",
-    "TruePositives",
-    "deserialize",
-    "get",
-    "serialize",
+_CLASSES: list[type[Metric]] = [
+    each
+    for each in globals().values()
+    if isinstance(each, type) and issubclass(each, Metric) and each not in (MeanOfExamples, MeanOfFunction)
 ]
-
+__all__ = [
+    *sorted(each.__name__ for each in _CLASSES if each is not AccuracyByShape),
+    *("deserialize", "get", "serialize"),
+]
 
 Function: TypeAlias = Callable[[Any, Any], Any]
 
 SHORT_NAMES: dict[str, type[Metric]] = {
     "accuracy": AccuracyByShape,
     "acc": AccuracyByShape,
-    "mse": MeanSquaredError,
-    "MSE": MeanSquaredError,
-    "mae": MeanAbsoluteError,
-    "MAE": MeanAbsoluteError,
-    "mape": MeanAbsolutePercentageError,
-    "MAPE": MeanAbsolutePercentageError,
-    "msle": MeanSquaredLogarithmicError,
-    "MSLE": MeanSquaredLogarithmicError,
-    "bce": BinaryCrossentropy,
-    "BCE": BinaryCrossentropy,
-    "kld": KLDivergence,
-    "KLD": KLDivergence,
     "log_cosh": LogCoshError,
+    **{name: each for each in _CLASSES for name in LOSS_NAMES.get(vars(each).get("measured", Loss), ())},
 }
 BY_NAME: dict[str, type[Metric]] = {
     name: metric
-    for metric in map(globals().get, sorted([*__all__, "AccuracyByShape"], key=str.lower))
-    if isinstance(metric, type) and issubclass(metric, Metric) and metric is not Metric
+    for metric in sorted(_CLASSES, key=lambda each: each.__name__.lower())
+    if metric is not Metric
     for name in (metric.__name__, metric.default_name)
 } | SHORT_NAMES
 

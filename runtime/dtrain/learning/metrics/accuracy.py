@@ -16,8 +16,6 @@ from dtrain.types import Array
 class Accuracy(MeanOfExamples):
     """Share of predictions that equal the target."""
 
-    default_name: ClassVar[str] = "accuracy"
-
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return np.equal(same_shape(self.name, y_true, y_pred), y_pred)
 
@@ -32,8 +30,6 @@ class BinaryAccuracy(MeanOfExamples):
 
     threshold: float = 0.5
 
-    default_name: ClassVar[str] = "binary_accuracy"
-
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         agree: Array = same_shape(self.name, y_true, y_pred) == (y_pred > self.threshold)
         return agree if agree.ndim < 2 else np.mean(agree, axis=-1)
@@ -43,8 +39,6 @@ class BinaryAccuracy(MeanOfExamples):
 class CategoricalAccuracy(MeanOfExamples):
     """Share of examples whose largest prediction is at the largest target; classes along the last axis."""
 
-    default_name: ClassVar[str] = "categorical_accuracy"
-
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return np.asarray(same_shape(self.name, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1))
 
@@ -52,8 +46,6 @@ class CategoricalAccuracy(MeanOfExamples):
 @dataclass(eq=False)
 class SparseCategoricalAccuracy(MeanOfExamples):
     """Share of examples whose largest prediction stands at the target, a class number."""
-
-    default_name: ClassVar[str] = "sparse_categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return np.asarray(class_numbers(self, y_true, y_pred) == y_pred.argmax(axis=-1))
@@ -69,8 +61,6 @@ class TopKCategoricalAccuracy(MeanOfExamples):
 
     k: int = 5
 
-    default_name: ClassVar[str] = "top_k_categorical_accuracy"
-
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return in_top_k(same_shape(self.name, y_true, y_pred).argmax(axis=-1), y_pred, self.k)
 
@@ -84,8 +74,6 @@ class SparseTopKCategoricalAccuracy(MeanOfExamples):
     """
 
     k: int = 5
-
-    default_name: ClassVar[str] = "sparse_top_k_categorical_accuracy"
 
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return in_top_k(class_numbers(self, y_true, y_pred), y_pred, self.k)

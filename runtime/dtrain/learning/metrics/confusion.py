@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -89,8 +89,6 @@ class TruePositives(ThresholdMetric):
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
 
-    default_name: ClassVar[str] = "true_positives"
-
     def _values(self) -> Array:
         return self.state["true_positives"]
 
@@ -102,8 +100,6 @@ class FalsePositives(ThresholdMetric):
     Args:
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
-
-    default_name: ClassVar[str] = "false_positives"
 
     def _values(self) -> Array:
         return self.state["false_positives"]
@@ -117,8 +113,6 @@ class TrueNegatives(ThresholdMetric):
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
 
-    default_name: ClassVar[str] = "true_negatives"
-
     def _values(self) -> Array:
         return self.state["true_negatives"]
 
@@ -130,8 +124,6 @@ class FalseNegatives(ThresholdMetric):
     Args:
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
-
-    default_name: ClassVar[str] = "false_negatives"
 
     def _values(self) -> Array:
         return self.state["false_negatives"]
@@ -174,8 +166,6 @@ class Precision(TopKMetric):
         class_id: the place of the last axis that is looked at; None: all.
     """
 
-    default_name: ClassVar[str] = "precision"
-
     def _values(self) -> Array:
         return precision(self.state)
 
@@ -192,8 +182,6 @@ class Recall(TopKMetric):
             threshold.
         class_id: the place of the last axis that is looked at; None: all.
     """
-
-    default_name: ClassVar[str] = "recall"
 
     def _values(self) -> Array:
         return recall(self.state)
@@ -249,8 +237,6 @@ class SensitivityAtSpecificity(SpacedThresholds):
     specificity: float
     num_thresholds: int = 200
 
-    default_name: ClassVar[str] = "sensitivity_at_specificity"
-
     def result(self) -> float:
         """Return the best sensitivity, 0.0 if no threshold will do."""
         return best(recall(self.state), where=specificity(self.state) >= self.specificity)
@@ -267,8 +253,6 @@ class SpecificityAtSensitivity(SpacedThresholds):
 
     sensitivity: float
     num_thresholds: int = 200
-
-    default_name: ClassVar[str] = "specificity_at_sensitivity"
 
     def result(self) -> float:
         """Return the best specificity, 0.0 if no threshold will do."""
@@ -287,8 +271,6 @@ class PrecisionAtRecall(SpacedThresholds):
     recall: float
     num_thresholds: int = 200
 
-    default_name: ClassVar[str] = "precision_at_recall"
-
     def result(self) -> float:
         """Return the best precision, 0.0 if no threshold will do."""
         return best(precision(self.state), where=recall(self.state) >= self.recall)
@@ -305,8 +287,6 @@ class RecallAtPrecision(SpacedThresholds):
 
     precision: float
     num_thresholds: int = 200
-
-    default_name: ClassVar[str] = "recall_at_precision"
 
     def result(self) -> float:
         """Return the best recall, 0.0 if no threshold will do."""
@@ -337,8 +317,6 @@ class AUC(SpacedThresholds):
     num_labels: int | None = None
     label_weights: Sequence[float] | None = None
     from_logits: bool = False
-
-    default_name: ClassVar[str] = "auc"
 
     def __post_init__(self) -> None:
         if self.curve not in ("ROC", "PR"):
@@ -433,8 +411,6 @@ class MeanIoU(Metric):
     """
 
     num_classes: int
-
-    default_name: ClassVar[str] = "mean_io_u"
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         """Add a batch of class numbers of one shape, with a weight for each."""

@@ -1,6 +1,6 @@
 """Losses as metrics: the mean over all examples since the last reset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from dtrain.types import Array
 
 
 class LossMean(MeanOfExamples):
-    """The mean of a loss, of the class `measured`."""
+    """The mean of a loss, of the class `measured`, which has the same arguments."""
 
     measured: ClassVar[type[losses.Loss]]
 
@@ -19,22 +19,20 @@ class LossMean(MeanOfExamples):
         return np.asarray(self._loss()(y_true, y_pred))
 
     def _loss(self) -> losses.Loss:
-        return self.measured(reduction="none")
+        given = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+        return self.measured(reduction="none", **given)
 
 
 @dataclass(eq=False)
 class MeanSquaredError(LossMean):
     """The mean of (p - t)²."""
 
-    default_name: ClassVar[str] = "mean_squared_error"
     measured = losses.MeanSquaredError
 
 
 @dataclass(eq=False)
 class RootMeanSquaredError(MeanSquaredError):
     """The root of the mean of (p - t)²."""
-
-    default_name: ClassVar[str] = "root_mean_squared_error"
 
     def result(self) -> float:
         """Return the root of the mean."""
@@ -45,7 +43,6 @@ class RootMeanSquaredError(MeanSquaredError):
 class MeanAbsoluteError(LossMean):
     """The mean of |p - t|."""
 
-    default_name: ClassVar[str] = "mean_absolute_error"
     measured = losses.MeanAbsoluteError
 
 
@@ -53,7 +50,6 @@ class MeanAbsoluteError(LossMean):
 class MeanAbsolutePercentageError(LossMean):
     """The mean of 100 · |(p - t) / t|."""
 
-    default_name: ClassVar[str] = "mean_absolute_percentage_error"
     measured = losses.MeanAbsolutePercentageError
 
 
@@ -61,7 +57,6 @@ class MeanAbsolutePercentageError(LossMean):
 class MeanSquaredLogarithmicError(LossMean):
     """The mean of (log(1 + p) - log(1 + t))²."""
 
-    default_name: ClassVar[str] = "mean_squared_logarithmic_error"
     measured = losses.MeanSquaredLogarithmicError
 
 
@@ -77,7 +72,6 @@ class LogCoshError(LossMean):
 class Poisson(LossMean):
     """The mean of p - t · log(p)."""
 
-    default_name: ClassVar[str] = "poisson"
     measured = losses.Poisson
 
 
@@ -93,7 +87,6 @@ class KLDivergence(LossMean):
 class Hinge(LossMean):
     """The mean of max(0, 1 - t · p)."""
 
-    default_name: ClassVar[str] = "hinge"
     measured = losses.Hinge
 
 
@@ -101,7 +94,6 @@ class Hinge(LossMean):
 class SquaredHinge(LossMean):
     """The mean of max(0, 1 - t · p)²."""
 
-    default_name: ClassVar[str] = "squared_hinge"
     measured = losses.SquaredHinge
 
 
@@ -109,7 +101,6 @@ class SquaredHinge(LossMean):
 class CategoricalHinge(LossMean):
     """The mean of max(0, 1 + the largest of (1 - t) · p - Σ t · p)."""
 
-    default_name: ClassVar[str] = "categorical_hinge"
     measured = losses.CategoricalHinge
 
 
@@ -123,13 +114,10 @@ class CosineSimilarity(LossMean):
 
     axis: int = -1
 
-    default_name: ClassVar[str] = "cosine_similarity"
-
     def _examples(self, y_true: Array, y_pred: Array) -> Array:
         return -super()._examples(y_true, y_pred)
 
-    def _loss(self) -> losses.Loss:
-        return losses.CosineSimilarity(axis=self.axis, reduction="none")
+    measured = losses.CosineSimilarity
 
 
 @dataclass(eq=False)
@@ -144,10 +132,7 @@ class BinaryCrossentropy(LossMean):
     from_logits: bool = False
     label_smoothing: float = 0.0
 
-    default_name: ClassVar[str] = "binary_crossentropy"
-
-    def _loss(self) -> losses.Loss:
-        return losses.BinaryCrossentropy(self.from_logits, self.label_smoothing, reduction="none")
+    measured = losses.BinaryCrossentropy
 
 
 @dataclass(eq=False)
@@ -162,10 +147,7 @@ class CategoricalCrossentropy(LossMean):
     from_logits: bool = False
     label_smoothing: float = 0.0
 
-    default_name: ClassVar[str] = "categorical_crossentropy"
-
-    def _loss(self) -> losses.Loss:
-        return losses.CategoricalCrossentropy(self.from_logits, self.label_smoothing, reduction="none")
+    measured = losses.CategoricalCrossentropy
 
 
 @dataclass(eq=False)
@@ -180,7 +162,4 @@ class SparseCategoricalCrossentropy(LossMean):
     from_logits: bool = False
     ignore_class: int | None = None
 
-    default_name: ClassVar[str] = "sparse_categorical_crossentropy"
-
-    def _loss(self) -> losses.Loss:
-        return losses.SparseCategoricalCrossentropy(self.from_logits, self.ignore_class, reduction="none")
+    measured = losses.SparseCategoricalCrossentropy

@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
-from dtrain.learning.core.configuration import Configurable
+from dtrain.learning.core.configuration import Configurable, snake_case
 from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.tensors import Source, plain
 from dtrain.types import Array
@@ -159,8 +159,10 @@ class Metric(Configurable):
         Metric.reset_state(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Let `result` be that of all processes, and updates add to the sums of all."""
+        """Give Keras's name, let `result` be that of all processes, and updates add to the sums of all."""
         super().__init_subclass__(**kwargs)
+        if "default_name" not in vars(cls):
+            cls.default_name = snake_case(cls.__name__)
         if "result" in vars(cls):
             cls.result = _over_all_processes(vars(cls)["result"])  # type: ignore[method-assign]
         if (reset := vars(cls).get("reset_state")) is not None:
@@ -275,8 +277,6 @@ class Sum(Metric):
 
     name: str | None = None
 
-    default_name: ClassVar[str] = "sum"
-
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         """Add values of any shape, each times its weight."""
         weighted, _ = weighted_sum(self, values, sample_weight)
@@ -295,8 +295,6 @@ class Mean(Metric):
     """Weighted mean of values; 0.0 of none."""
 
     name: str | None = None
-
-    default_name: ClassVar[str] = "mean"
 
     def update_state(self, values: Any, sample_weight: Any = None) -> None:
         """Add values of any shape, each with its weight."""
