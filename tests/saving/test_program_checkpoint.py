@@ -175,3 +175,26 @@ def test_a_handler_says_after_which_call_it_has_saved(tmp_path, capfd):
     assert ended == [True]
     assert "dtrain: saved after 2 calls of PreemptionCheckpointHandler.run" in capfd.readouterr().err
     assert dt.train.latest_checkpoint(tmp_path) is not None
+
+
+@pytest.mark.parametrize("strategy", [SingleStrategy, lambda: dt.MirroredStrategy(["/cpu:0", "/cpu:1"])])
+def test_saving_within_fit_leaves_its_count_as_it_is(tmp_path, strategy):
+    with strategy().scope():
+        parts = {"model": dt.Sequential([dt.layers.Dense(1, input_shape=(3,))])}
+        parts["optimizer"] = dt.optimizers.Adam(0.1)
+        parts["model"].compile(parts["optimizer"], "mse")
+        found = []
+
+        def save(batch, logs):
+            dt.train.Checkpoint(**parts).write(tmp_path / "file")
+            found.append(int(parts["optimizer"].iterations))
+
+        assert not parts["optimizer"].iterations
+        saving = dt.callbacks.LambdaCallback(on_train_batch_end=save)
+        parts["model"].fit(X, X[:, :1], batch_size=2, epochs=2, verbose=0, callbacks=[saving])
+        assert found == [1, 2, 3, 4, 5, 6, 7, 8]
+        assert parts["optimizer"].iterations
+        assert parts["optimizer"].iterations % 5 == 3
+        parts["optimizer"].iterations.assign(0)
+        dt.train.Checkpoint(**parts).read(tmp_path / "file")
+        assert parts["optimizer"].iterations == 8

@@ -11,6 +11,7 @@ import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.functions.tensors import Source
 from dtrain.types import Array
 
 Gradient: TypeAlias = Array | SparseRows | None
@@ -35,8 +36,10 @@ Pairs: TypeAlias = list[tuple[Gradient, Any]]
 """Gradients with their variables."""
 
 
-class Iterations:
+class Iterations(Source):
     """The number of updates that an optimizer has made, in `fit` or in loops; `tf.Variable`'s methods."""
+
+    trainable = False
 
     def __init__(self) -> None:
         self._count = 0
@@ -51,19 +54,20 @@ class Iterations:
         """Read the count from a function until the next `assign`."""
         self._now = now
 
-    def assign_add(self, delta: Any) -> Self:
-        return self.assign(int(self) + int(delta))
-
-    def numpy(self) -> Any:
+    def read(self) -> Any:
+        """Return the number, which also stands in arithmetic: ``iterations % 100 == 0``."""
         return np.int64(int(self))
 
-    value = numpy
+    numpy = value = read
 
     def __int__(self) -> int:
         return self._count if self._now is None else self._now()
 
     def __index__(self) -> int:
         return int(self)
+
+    def __bool__(self) -> bool:
+        return int(self) != 0
 
     def __eq__(self, other: object) -> bool:
         return int(self) == other

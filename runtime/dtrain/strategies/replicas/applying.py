@@ -83,7 +83,7 @@ class ReplicaApplication:
     def known_slots(self, variable: Any) -> Slots | None:
         """Return a variable's slots, from loops of one's own or else from `fit`; None: it has none."""
         own = self.slots.get(variable)
-        return own[0] if own is not None else self._resumed(variable)
+        return own[0] if own is not None else self._resumed(variable, goes_on=False)
 
     def finalize(self, variables: Sequence[Any]) -> None:
         for variable in variables:
@@ -112,12 +112,16 @@ class ReplicaApplication:
             known = self.slots[variable] = [made] * variable.group.replicas
         return known
 
-    def _resumed(self, variable: Any) -> Slots | None:
-        """Return the slots of a variable where `fit`, or a file, has left the optimizer, and go on there."""
+    def _resumed(self, variable: Any, *, goes_on: bool = True) -> Slots | None:
+        """Return the slots of a variable where `fit`, or a file, has left the optimizer.
+
+        With `goes_on` the loop counts its updates from there; a `fit` that is under way counts its own.
+        """
         state = None if variable.find_state is None else variable.find_state(self._optimizer)
         if state is None:
             return None
-        self._optimizer.iterations.assign(state.step)
+        if goes_on:
+            self._optimizer.iterations.assign(state.step)
         return {name: np.array(of_variable[variable.name]) for name, of_variable in state.slots.items()}
 
     def _know(self, variables: Sequence[Any]) -> None:
