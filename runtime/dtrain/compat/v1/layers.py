@@ -11,24 +11,56 @@ from dtrain.absent_names import absent_from
 from dtrain.errors import SpecError
 from dtrain.learning import layers
 
-__all__ = [
-    *("average_pooling1d", "average_pooling2d", "batch_normalization", "conv1d", "conv2d", "dense"),
-    *("dropout", "flatten", "max_pooling1d", "max_pooling2d"),
-]
+_FUNCTIONS = (
+    *(
+        "average_pooling1d",
+        "average_pooling2d",
+        "batch_normalization",
+        "conv1d",
+        "conv2d",
+        "dense",
+        "dropout",
+    ),
+    *("flatten", "max_pooling1d", "max_pooling2d"),
+)
+_CLASSES = [name.title().replace("_", "") for name in _FUNCTIONS]
+
+__all__ = [*_CLASSES, *_FUNCTIONS]
 
 
-def _function(made: Any) -> Callable[..., Any]:
-    """Return what puts a layer of the class `made` behind a symbol."""
+def _maker(made: Any) -> Callable[..., Any]:
+    """Return what makes a layer of the class `made`, as a class of `tf.compat.v1.layers` does."""
 
-    def use(inputs: Any, *arguments: Any, **named: Any) -> Any:
+    def make(*arguments: Any, **named: Any) -> Any:
         if named.pop("reuse", None) or named.pop("_reuse", None):
             raise SpecError(
                 f"tf1.layers: {made.__name__}: reuse: to share variables, make the layer once and call it "
                 f"twice: layer = dt.layers.{made.__name__}(...)"
             )
-        training = made.__name__ not in ("Dropout", "BatchNormalization") or named.pop("training", False)
-        layer = made(*arguments, **{name: value for name, value in named.items() if value is not None})
-        return layer(inputs, None if training else False)
+        return made(*arguments, **{name: value for name, value in named.items() if value is not None})
+
+    make.__name__ = made.__name__
+    make.__doc__ = f"""Return a `dt.layers.{made.__name__}`.
+
+    Args:
+        arguments: of that layer.
+        named: further ones; those that are None have their default.
+
+    Raises:
+        SpecError: an argument is wrong, or `reuse` is asked for.
+    """
+    return make
+
+
+def _function(made: Any) -> Callable[..., Any]:
+    """Return what puts a layer of the class `made` behind a symbol."""
+    make = _maker(made)
+
+    def use(inputs: Any, *arguments: Any, **named: Any) -> Any:
+        training = (
+            named.pop("training", False) if made.__name__ in ("Dropout", "BatchNormalization") else True
+        )
+        return make(*arguments, **named)(inputs, None if training else False)
 
     use.__doc__ = f"""Return what a `dt.layers.{made.__name__}` makes of a symbol.
 
@@ -50,4 +82,6 @@ _absent = absent_from("dtrain.compat.v1.layers", __all__)
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         return _absent(name)
-    return globals().setdefault(name, _function(getattr(layers, name.title().replace("_", ""))))
+    own = name in _CLASSES
+    made = getattr(layers, name if own else name.title().replace("_", ""))
+    return globals().setdefault(name, _maker(made) if own else _function(made))
