@@ -10,18 +10,8 @@ from pathlib import Path
 from typing import Any
 
 _PLACES = (
-    *(
-        "layers",
-        "data",
-        "losses",
-        "metrics",
-        "optimizers",
-        "callbacks",
-        "initializers",
-        "regularizers",
-        "constraints",
-    ),
-    *("activations", "distribute", "utils", "train", "data.experimental", "distribute.experimental"),
+    "layers data losses metrics optimizers callbacks initializers regularizers constraints activations "
+    "distribute utils train data.experimental distribute.experimental"
 )
 
 
@@ -67,7 +57,7 @@ def hint(module: str, name: str, known: Iterable[str]) -> str:
     """Return `; ` and what to use in an absent name's place; an empty text: nothing is like it."""
     if found := instead().get((module.removeprefix("dtrain."), name), instead().get(("*", name))):
         return f"; {found}".replace("{name}", name.removeprefix("reduce_"))
-    for place in _PLACES:
+    for place in _PLACES.split():
         if f"dtrain.{place}" != module and name in _public(place):
             return f"; it is dt.{place}.{name}"
     by_lower = {each.lower(): each for each in known}

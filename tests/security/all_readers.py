@@ -8,7 +8,7 @@ from security.data_readers import data_files, row_files
 from security.host_readers import agent_readers
 from security.readers import Reader
 from security.run_readers import environments, records, specs
-from security.trained_readers import changed_checkpoint, models, read_checkpoint, saved_run
+from security.trained_readers import changed_checkpoint, files_of_keras, models, read_checkpoint, saved_run
 
 
 def all_readers(folder: Path) -> dict[str, Reader]:
@@ -17,6 +17,7 @@ def all_readers(folder: Path) -> dict[str, Reader]:
     with redirect_stderr(io.StringIO()):
         return {
             **dict(models(folder)),
+            **dict(files_of_keras()),
             "checkpoints": Reader(sound, changed_checkpoint, read_checkpoint),
             **dict(data_files(folder)),
             **dict(row_files(folder)),

@@ -21,7 +21,17 @@ CASES = int(os.environ.get("DTRAIN_FUZZ", "0"))
 DEFAULT = 250
 """Cases of each kind: together they take 4 s of a processor."""
 NAMES = (
-    *("models", "weights", "checkpoints", "npz", "npy", "csv", "tfrecord"),
+    *(
+        "models",
+        "weights",
+        "models of Keras",
+        "weights of Keras",
+        "checkpoints",
+        "npz",
+        "npy",
+        "csv",
+        "tfrecord",
+    ),
     *("tar", "caches", "rows of csv", "hosts", "indexes"),
     *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs", "words of hosts", "orders to hosts"),
 )

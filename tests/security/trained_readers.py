@@ -1,6 +1,8 @@
 """The readers of models, weights and checkpoints, for the fuzzer."""
 
+import io
 import json
+import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +10,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from security.mutations import some_bytes, some_data
+from security.mutations import some_bytes, some_data, some_json
 from security.readers import Case, Reader, checked, files_of, of_bytes
 
 import dtrain as dt
@@ -96,6 +98,45 @@ def models(folder: Path) -> Iterator[tuple[str, Reader]]:
     target.save_weights(folder / "model")
     sound = [{"model": (folder / "model").read_bytes()}, sound[0]]
     yield "weights", Reader(sound, of_bytes(sound, changed_archive), load)
+
+
+# Keras's files
+
+OF_KERAS = Path(__file__).parents[1] / "keras" / "data"
+
+
+def changed_config(name: str, whole: bytes, chance: Random) -> bytes:
+    """Change the description in an archive of Keras, or a part's bytes, under checksums that are right."""
+    with zipfile.ZipFile(io.BytesIO(whole)) as archive:
+        parts = {each: archive.read(each) for each in archive.namelist()}
+    changed = "config.json" if chance.random() < 0.9 else chance.choice(sorted(parts))
+    parts[changed] = (
+        some_json(parts[changed], chance)
+        if changed == "config.json"
+        else some_bytes(parts[changed], [whole], chance)
+    )
+    with zipfile.ZipFile(made := io.BytesIO(), "w") as archive:
+        for each, data in parts.items():
+            archive.writestr(each, data)
+    return made.getvalue()
+
+
+def files_of_keras() -> Iterator[tuple[str, Reader]]:
+    """Yield the readers of Keras's models and weights."""
+    archives = [{"model": (OF_KERAS / f"{name}.keras").read_bytes()} for name in ("chain", "graph")]
+    yield (
+        "models of Keras",
+        Reader(archives, of_bytes(archives, changed_config), lambda path: dt.load_model(path / "model")),
+    )
+    target = dt.load_model(OF_KERAS / "chain.keras")
+    names = "chain.weights.h5", "chain.h5"
+    weights = [{"model": (OF_KERAS / name).read_bytes()} for name in names]
+
+    def load(path: Path) -> None:
+        target.load_weights(path / "model", by_name=True, skip_mismatch=True)
+        target.load_weights(path / "model")
+
+    yield "weights of Keras", Reader(weights, of_bytes(weights), load)
 
 
 # Checkpoints

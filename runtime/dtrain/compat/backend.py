@@ -7,14 +7,7 @@ import numpy as np
 from dtrain.errors import SpecError
 from dtrain.learning.losses.loss import EPSILON
 
-__all__ = [
-    "clear_session",
-    "epsilon",
-    "floatx",
-    "get_value",
-    "image_data_format",
-    "set_value",
-]
+__all__ = ["clear_session", "epsilon", "floatx", "get_value", "image_data_format", "set_value"]
 
 
 def get_value(x: Any) -> Any:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -35,19 +36,10 @@ GROWTH_MAX = 100
 MODELS = {"Sequential": "sequential", "Functional": "functional", "Model": "functional"}
 CONTAINERS = ("layers", "_layer_checkpoint_dependencies")
 """The group of a model's layers, by Keras's version."""
-NO_EFFECT = {
-    *(
-        "dtype",
-        "batch_input_shape",
-        "batch_shape",
-        "implementation",
-        "unroll",
-        "use_cudnn",
-        "sparse",
-        "ragged",
-    ),
-    *("seed", "autocast", "fn", "jit_compile", "is_legacy_optimizer", "name", "cache_output"),
-}
+NO_EFFECT = (
+    "dtype batch_input_shape batch_shape implementation unroll use_cudnn sparse ragged seed autocast fn "
+    "jit_compile is_legacy_optimizer name cache_output"
+)
 """Arguments that change no number here."""
 NEUTRAL: tuple[Any, ...] = (None, False, 0.0, "channels_last", "float32", {}, [])
 
@@ -66,7 +58,7 @@ def _names(path: Path) -> list[str]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.namelist()
-    except zipfile.BadZipFile:
+    except BadZipFile:
         return []
 
 
@@ -100,15 +92,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Mapping[str, Any] | None]]:
             yield root, config
     except DtrainError:
         raise
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        zipfile.BadZipFile,
-    ) as error:
+    except (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, BadZipFile) as error:
         raise CheckpointDamagedError(
             f"{path} cannot be used: it is no sound HDF5 file or archive of Keras: {error!r:.300}"
         ) from error
@@ -266,7 +250,7 @@ def _object(config: Any, known: Mapping[str, Any], what: str) -> Any:
     """Return the object of ``{"class_name", "config"}``; a name stays one."""
     if not isinstance(config, Mapping):
         return config
-    kind = str(config.get("class_name")).rpartition(">")[2]
+    kind = str(config.get("class_name")).rpartition(">")[2][:100]
     if kind == "function":
         return config["config"]
     if not isinstance(known.get(kind), type):
@@ -276,11 +260,12 @@ def _object(config: Any, known: Mapping[str, Any], what: str) -> Any:
         )
     names = argument_names(known[kind])
     given = {**config["config"]}
-    lost = [key for key, value in given.items() if key not in {*names, *NO_EFFECT} and value not in NEUTRAL]
+    taken = {*names, *NO_EFFECT.split()}
+    lost = [key for key, value in given.items() if key not in taken and value not in NEUTRAL]
     if lost:
-        argument = f"{lost[0]}={given[lost[0]]!r}"
+        argument = f"{lost[0]:.100}={given[lost[0]]!r:.100}"
         raise CheckpointError(
-            f"the {what} {given.get('name', kind)} ({kind}): its argument {argument} is not in dtrain"
+            f"the {what} {given.get('name', kind)!s:.100} ({kind}): its argument {argument} is not in dtrain"
         )
     kept = {key: _plain(value) for key, value in given.items() if key in names and key != "dtype"}
     if isinstance(kept.get("axis"), list) and len(kept["axis"]) == 1:
@@ -321,7 +306,9 @@ def _functional(config: Mapping[str, Any], known: CustomObjects) -> Any:
     while waiting:
         ready = [use for use in waiting if all((name, node) in made for name, node, _ in use[2])]
         if not ready:
-            raise SpecError(f"the model {config['name']}: the uses of {waiting[0][0]} read each other")
+            raise SpecError(
+                f"the model {config['name']!s:.100}: the uses of {waiting[0][0]!s:.100} read each other"
+            )
         for name, number, sources, training in ready:
             inputs = [tensor(source) for source in sources]
             made[name, number] = parts[name](inputs if len(inputs) > 1 else inputs[0], training=training)

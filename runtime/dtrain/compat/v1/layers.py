@@ -12,20 +12,12 @@ from dtrain.errors import SpecError
 from dtrain.learning import layers
 
 _FUNCTIONS = (
-    *(
-        "average_pooling1d",
-        "average_pooling2d",
-        "batch_normalization",
-        "conv1d",
-        "conv2d",
-        "dense",
-        "dropout",
-    ),
-    *("flatten", "max_pooling1d", "max_pooling2d"),
+    "average_pooling1d average_pooling2d batch_normalization conv1d conv2d dense dropout flatten "
+    "max_pooling1d max_pooling2d"
 )
-_CLASSES = [name.title().replace("_", "") for name in _FUNCTIONS]
+_CLASSES = [name.title().replace("_", "") for name in _FUNCTIONS.split()]
 
-__all__ = [*_CLASSES, *_FUNCTIONS]
+__all__ = [*_CLASSES, *_FUNCTIONS.split()]
 
 
 def _maker(made: Any) -> Callable[..., Any]:

@@ -10,29 +10,11 @@ from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.recording import bare
 from dtrain.learning.functions.tensors import Symbol, operands, plain, tensor, tensor_function
 
-__all__ = [
-    "cast",
-    "concat",
-    "constant",
-    "convert_to_tensor",
-    "expand_dims",
-    "gather",
-    "getitem",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "range",
-    "reshape",
-    "shape",
-    "split",
-    "squeeze",
-    "stack",
-    "tile",
-    "transpose",
-    "where",
-    "zeros",
-    "zeros_like",
-]
+_NAMES = (
+    "cast concat constant convert_to_tensor expand_dims gather getitem one_hot ones ones_like range reshape "
+    "shape split squeeze stack tile transpose where zeros zeros_like"
+)
+__all__ = _NAMES.split()
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None) -> Any:

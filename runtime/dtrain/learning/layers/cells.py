@@ -338,16 +338,8 @@ class GRUCell(_Gated):
         candidate, kept = self._function.apply(
             z[:, n:] + (reset * from_state if self.reset_after else from_state)
         )
-        return (update * h + (1 - update) * candidate,), (
-            h,
-            h_fed,
-            update,
-            reset,
-            candidate,
-            from_state,
-            kept_gates,
-            kept,
-        )
+        gated = update, reset, candidate, from_state, kept_gates, kept
+        return (update * h + (1 - update) * candidate,), (h, h_fed, *gated)
 
     def _step_back(
         self, weights: Arrays, cache: Any, dstate: State, gradients: Arrays, fed: Array | None
