@@ -19,6 +19,7 @@ from dtrain.learning.graphs.graph import Graph, Part, Submodel
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
+from dtrain.learning.layers.weights import fitting
 from dtrain.learning.optimizers import Optimizer
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.model_files import load_weights, save_weights
@@ -439,11 +440,9 @@ class Architecture(WithAccess):
         variables = self.variable_specs
         if len(weights) != len(variables):
             raise InputError(f"set_weights: expected {len(variables)} arrays, found {len(weights)}")
-        for spec, value in zip(variables, weights, strict=True):
-            if np.shape(value) != spec.shape:
-                raise InputError(f"set_weights: {spec.name} has shape {spec.shape}, found {np.shape(value)}")
         self.arrays = {
-            spec.name: np.array(value, spec.dtype) for spec, value in zip(variables, weights, strict=True)
+            spec.name: fitting("set_weights", spec.name, value, spec)
+            for spec, value in zip(variables, weights, strict=True)
         }
 
     def save_weights(self, filepath: FilePath, overwrite: bool = True) -> None:

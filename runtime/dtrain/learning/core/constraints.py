@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from dtrain.errors import SpecError
-from dtrain.learning.core.configuration import Configurable, from_data, snake_case, unknown_name
+from dtrain.learning.core.configuration import Configurable, from_data, snake_case
 from dtrain.types import Array
 
 _EPSILON = np.float32(1e-7)
@@ -106,10 +105,4 @@ def get(identifier: ConstraintLike) -> Constraint | None:
     Args:
         identifier: a `Constraint`, a name, ``{"class_name", "config"}``, or None.
     """
-    if identifier is None or isinstance(identifier, Constraint):
-        return identifier
-    if isinstance(identifier, str):
-        if identifier not in _BY_NAME:
-            raise SpecError(unknown_name(identifier, "constraint", _BY_NAME, _BY_NAME))
-        return _BY_NAME[identifier]()
-    return from_data(identifier, "constraint", CLASSES)
+    return None if identifier is None else from_data(identifier, "constraint", _BY_NAME)

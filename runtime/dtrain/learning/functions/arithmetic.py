@@ -65,6 +65,14 @@ def _largest(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return _named(run, name, f"numpy's `{name}` of `input` along `axis`, as `output_type`")
 
 
+def _extreme(name: str, wins: Callable[..., Any]) -> Callable[..., Any]:
+    def run(x: Any, y: Any) -> Any:
+        x, y = operands(x, y)
+        return np.where(wins(x, y), x, y)
+
+    return _named(run, name, f"the {name} of `x` and `y`, element by element")
+
+
 def _named(run: Callable[..., Any], name: str, returned: str) -> Callable[..., Any]:
     run.__name__ = run.__qualname__ = name
     run.__doc__ = f"Return {returned}."
@@ -80,6 +88,8 @@ _MADE = [
     *(_of_one(*each) for each in _of_numpy(_OF_ONE)),
     *(_of_two(*each) for each in _of_numpy(_OF_TWO)),
     *(_along(name, function) for name, function in _ALONG.items()),
+    _extreme("maximum", np.greater_equal),
+    _extreme("minimum", np.less_equal),
     *(_largest(function.__name__, function) for function in (np.argmax, np.argmin)),
 ]
 globals().update({each.__name__: each for each in _MADE})
@@ -87,20 +97,6 @@ globals().update({each.__name__: each for each in _MADE})
 sigmoid = activations.sigmoid
 softplus = activations.softplus
 tanh = activations.tanh
-
-
-@tensor_function
-def maximum(x: Any, y: Any) -> Any:
-    """Return the larger of `x` and `y`, element by element."""
-    x, y = operands(x, y)
-    return np.where(x >= y, x, y)
-
-
-@tensor_function
-def minimum(x: Any, y: Any) -> Any:
-    """Return the smaller of `x` and `y`, element by element."""
-    x, y = operands(x, y)
-    return np.where(x <= y, x, y)
 
 
 @tensor_function
@@ -169,7 +165,7 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12) -> Any:
 
 __all__ = [
     *(each.__name__ for each in _MADE),
-    *("clip_by_value", "cumsum", "divide_no_nan", "einsum", "l2_normalize", "matmul", "maximum", "minimum"),
+    *("clip_by_value", "cumsum", "divide_no_nan", "einsum", "l2_normalize", "matmul"),
     *("rsqrt", "sigmoid", "softplus", "squared_difference", "stop_gradient", "tanh"),
 ]
 

@@ -270,20 +270,15 @@ class Dot(Layer):
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Array, Any]:
         """Multiply matrices whose last axis is the one that is summed."""
-        last = [
-            np.moveaxis(each, axis, -1) for each, axis in zip(x, self._axes([a.ndim for a in x]), strict=True)
-        ]
+        ranks = [each.ndim for each in x]
+        last = [np.moveaxis(each, axis, -1) for each, axis in zip(x, self._axes(ranks), strict=True)]
+        shapes = [each.shape for each in last]
         units = [unit(each) if self.normalize else (each, None) for each in last]
         one, other = (each.reshape(len(each), prod(each.shape[1:-1]), each.shape[-1]) for each, _ in units)
         y = one @ other.swapaxes(1, 2)
-        return y.reshape(
-            len(y), *last[0].shape[1:-1], *last[1].shape[1:-1], *[1] * (x[0].ndim + x[1].ndim == 4)
-        ), (
-            one,
-            other,
-            [(each.shape, inverse) for each, (_, inverse) in zip(last, units, strict=True)],
-            [each.ndim for each in x],
-        )
+        lengths = (*shapes[0][1:-1], *shapes[1][1:-1]) or (1,)
+        kept = [(shape, inverse) for shape, (_, inverse) in zip(shapes, units, strict=True)]
+        return y.reshape(len(y), *lengths), (one, other, kept, ranks)
 
     def backward(self, weights: Arrays, cache: Any, dy: Array, gradients: Arrays, call: Call) -> Any:
         """Multiply by the other input, and turn the axes back."""

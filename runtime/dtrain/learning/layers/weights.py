@@ -97,9 +97,9 @@ class WithWeights:
             )
         if owner is not None:
             known = owner.arrays
+            pairs = zip(names, weights, strict=True)
             owner.arrays = known | {
-                name: self._fitting(name, value, known[name])
-                for name, value in zip(names, weights, strict=True)
+                name: fitting(f"{self.label}: set_weights", name, value, known[name]) for name, value in pairs
             }
 
     def count_params(self) -> int:
@@ -134,12 +134,12 @@ class WithWeights:
         own.sort(key=lambda each: not each[0].trainable)
         return {weight.name: name for weight, name in own}
 
-    def _fitting(self, name: str, value: Any, known: Array) -> Array:
-        if np.shape(value) != known.shape:
-            raise InputError(
-                f"{self.label}: set_weights: {name} has shape {known.shape}, found {np.shape(value)}"
-            )
-        return np.array(value, known.dtype)
+
+def fitting(where: str, name: str, value: Any, known: Any) -> Array:
+    """Return a copy of a value that a variable is to have; `known` has its shape and dtype."""
+    if np.shape(value) != known.shape:
+        raise InputError(f"{where}: {name} has shape {known.shape}, found {np.shape(value)}")
+    return np.array(value, known.dtype)
 
 
 def of_model(model: Any, layers: Sequence[Any]) -> None:

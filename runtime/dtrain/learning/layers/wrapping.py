@@ -109,10 +109,8 @@ class Bidirectional(TakesStates):
         for (name, layer), count in zip(self._ways, self._state_counts, strict=True):
             inner = call.of_part(name)
             inner.mask = call.mask
-            given = {f"initial_state/{n}": f"initial_state/{begin + n}" for n in range(count)}
-            inner.arguments = {
-                own: call.arguments[key] for own, key in given.items() if key in call.arguments
-            }
+            given = [call.arguments.get(f"initial_state/{begin + n}") for n in range(count)]
+            inner.arguments = {f"initial_state/{n}": at for n, at in enumerate(given) if at is not None}
             begin += count
             y, cache = layer.forward(of_part(name, weights), x, inner)
             output, *more = y if self.layer.return_state else [y]
@@ -145,9 +143,8 @@ class Bidirectional(TakesStates):
             dx = layer.backward(of_part(name, weights), kept, given, of_part(name, gradients), inner)
             total = total + dx
             for n in range(count):
-                call.argument_gradients[f"initial_state/{begin + n}"] = inner.argument_gradients[
-                    f"initial_state/{n}"
-                ]
+                found = inner.argument_gradients[f"initial_state/{n}"]
+                call.argument_gradients[f"initial_state/{begin + n}"] = found
             begin += count
         return total
 

@@ -78,7 +78,8 @@ class ThresholdMetric(Confusion):
         return float(values[0]) if values.size == 1 else values
 
     def _values(self) -> Array:
-        raise NotImplementedError
+        """Return the metric at each threshold: the count of the metric's name, or what is made of counts."""
+        return self.state[self.default_name]
 
 
 @dataclass(eq=False)
@@ -89,9 +90,6 @@ class TruePositives(ThresholdMetric):
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
 
-    def _values(self) -> Array:
-        return self.state["true_positives"]
-
 
 @dataclass(eq=False)
 class FalsePositives(ThresholdMetric):
@@ -100,9 +98,6 @@ class FalsePositives(ThresholdMetric):
     Args:
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
-
-    def _values(self) -> Array:
-        return self.state["false_positives"]
 
 
 @dataclass(eq=False)
@@ -113,9 +108,6 @@ class TrueNegatives(ThresholdMetric):
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
 
-    def _values(self) -> Array:
-        return self.state["true_negatives"]
-
 
 @dataclass(eq=False)
 class FalseNegatives(ThresholdMetric):
@@ -124,9 +116,6 @@ class FalseNegatives(ThresholdMetric):
     Args:
         thresholds: above it a prediction, from 0 to 1, is positive; one, or several; None: 0.5.
     """
-
-    def _values(self) -> Array:
-        return self.state["false_negatives"]
 
 
 @dataclass(eq=False)
