@@ -182,6 +182,8 @@ def test_a_model_fn_that_makes_no_sense(message):
 def test_calls_that_make_no_sense():
     with SingleStrategy().scope():
         estimator = dt.Estimator(noted())
+        with pytest.raises(SpecError, match=r"RunConfig: has no argument session_config; .* no sessions"):
+            dt.estimator.RunConfig(session_config=None)
         with pytest.raises(InputError, match="expected a trained model, found no call of train"):
             estimator.evaluate(batches)
         with pytest.raises(InputError, match="give either steps or max_steps"):

@@ -30,6 +30,7 @@ from dtrain.checkpoints import Pace
 from dtrain.compat.model_fn import MODES, EstimatorSpec, MadeModel, ModeKeys, called, made_model
 from dtrain.data.dataset import Dataset
 from dtrain.errors import InputError
+from dtrain.learning.core.configuration import Configurable
 from dtrain.saving.model_files import read_model
 from dtrain.strategies.interface import Strategy
 from dtrain.training.arguments import check_finite
@@ -149,7 +150,7 @@ InputFunction = Callable[..., Any]
 
 
 @dataclass(frozen=True)
-class RunConfig:
+class RunConfig(Configurable):
     """How an `Estimator` trains; see `tf.estimator.RunConfig`.
 
     Args:
@@ -157,26 +158,18 @@ class RunConfig:
         save_checkpoints_steps: steps between checkpoints in `model_dir`, beside the first and the last one.
         keep_checkpoint_max: how many checkpoints stay in `model_dir`; None: all.
         train_distribute: a strategy; None: that of the scope or of this task's cluster.
-        eval_distribute: without effect: evaluations are made as the strategy of training says.
         tf_random_seed: without effect, as all that follow: `training.seed` of a run's spec says it.
-        save_summary_steps: `dt.callbacks.TensorBoard` writes summaries.
         save_checkpoints_secs: the section `checkpoint` of a spec says it of a run.
-        keep_checkpoint_every_n_hours: as well.
         log_step_count_steps: a line of progress is printed.
-        session_config: there are no sessions.
     """
 
     model_dir: str | Path | None = None
     save_checkpoints_steps: int | None = None
     train_distribute: Strategy | None = None
-    eval_distribute: Any = None
     tf_random_seed: int | None = None
-    save_summary_steps: int = 100
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
-    keep_checkpoint_every_n_hours: float = 10000
     log_step_count_steps: int | None = 100
-    session_config: Any = None
 
 
 class Estimator:

@@ -40,16 +40,8 @@ def activated(activation: Activation, x: Any) -> Any:
 
 
 l2_normalize = arithmetic.l2_normalize
-sigmoid = activations.sigmoid
-softplus = activations.softplus
-tanh = activations.tanh
-relu = activations.relu
-relu6 = activations.relu6
-elu = activations.elu
-selu = activations.selu
-silu = activations.silu
-swish = activations.swish
-softsign = activations.softsign
+_ACTIVATIONS = "elu relu relu6 selu sigmoid silu softplus softsign swish tanh"
+globals().update({name: getattr(activations, name) for name in _ACTIVATIONS.split()})
 
 
 def gelu(features: Any, approximate: bool = False) -> Any:
