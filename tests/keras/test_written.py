@@ -27,6 +27,7 @@ def assert_close(given, expected, where):
     elif expected is None:
         assert given is None
     else:
+        assert np.all(np.isfinite(expected)), f"{where}: TensorFlow's number says nothing"
         np.testing.assert_allclose(given, expected, rtol=2e-4, atol=1e-6, err_msg=where)
 
 
