@@ -117,7 +117,6 @@ def _reads_files(node: Node) -> bool:
 
 
 def _unshuffled(node: Node) -> tuple[Node, list[Shuffled]]:
-    """Return a pipeline without its shuffles, and these, the nearest to the source last."""
     unshuffled = [_unshuffled(each) for each in node.inputs]
     below = [shuffle for _, shuffles in unshuffled for shuffle in shuffles]
     if isinstance(node, Shuffled):
@@ -148,6 +147,5 @@ class StepsOfWorkers(OfSeveral):
 
 
 def steps_by_policy(node: Node, policy: AutoShardPolicy, workers: int, parts: int) -> StepsOfWorkers:
-    """Return the steps that `parts` replicas of some workers get; raises as `distributed`."""
     contexts = [InputContext(workers, worker, parts) for worker in range(workers)]
     return StepsOfWorkers([distributed(node, each, policy) for each in contexts], parts // workers)

@@ -221,7 +221,6 @@ class SavedElements(StoredElements):
     """The elements of a file that `Dataset.save` has written, by number."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file; raise an `InputError` if `save` or a cache has not written it."""
         file = opened_cache(path)
         if file is None:
             raise InputError(f"{path}: expected a dataset that save has written, found no such file")

@@ -1,7 +1,7 @@
 """`dt.data.experimental`: names of `tf.data.experimental` (2.15.1), among them datasets of .csv files."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -164,24 +164,24 @@ def make_csv_dataset(
     if ignore_errors:
         raise InvalidArgumentError("make_csv_dataset: ignore_errors is not offered: mend the files")
     paths = matching_paths([file_pattern] if isinstance(file_pattern, str) else list(file_pattern))
-    rows_with = partial(
-        CsvRows,
+    text = CsvRows(
+        (),
+        fields=None,
         compression=compression_type or "",
         header=header,
         delimiter=field_delim,
         quotes=use_quote_delim,
         missing=na_value,
     )
-    text = rows_with((), fields=None)
-    every = _names(text, paths, encoding, header=header) if column_names is None else column_names
+    every = _names(text, paths, encoding) if column_names is None else column_names
     chosen = _chosen(select_columns, every)
     names = [every[number] for number in chosen]
     if column_defaults is None:
-        rows = islice(_rows_of(text, paths, header=header), num_rows_for_inference)
+        rows = islice(_rows_of(text, paths), num_rows_for_inference)
         column_defaults = _dtypes(rows, len(every), chosen, na_value.encode())
     _check_columns(every, names, column_defaults, label_name, paths[0])
     columns = _columns(column_defaults, chosen, None)
-    wanted = rows_with(columns, fields=len(every) if select_columns is None else None)
+    wanted = replace(text, columns=columns, fields=len(every) if select_columns is None else None)
     files = Dataset.from_tensor_slices(paths)
     files = files.shuffle(len(paths), shuffle_seed) if shuffle else files
     dataset = Dataset(rows_of_files(files, wanted, num_parallel_reads))
@@ -220,8 +220,8 @@ def _check_columns(
         )
 
 
-def _names(text: CsvRows, paths: Sequence[str], encoding: str, *, header: bool) -> list[str]:
-    if not header:
+def _names(text: CsvRows, paths: Sequence[str], encoding: str) -> list[str]:
+    if not text.header:
         raise InvalidArgumentError("make_csv_dataset: expected column_names or header, found neither")
     found: list[str] = []
     for path in paths:
@@ -242,11 +242,10 @@ def _names(text: CsvRows, paths: Sequence[str], encoding: str, *, header: bool) 
     return found
 
 
-def _rows_of(text: CsvRows, paths: Sequence[str], *, header: bool) -> Iterator[tuple[str, list[bytes]]]:
-    """Yield the place, for messages, and the fields of each row below the header."""
+def _rows_of(text: CsvRows, paths: Sequence[str]) -> Iterator[tuple[str, list[bytes]]]:
     for path in paths:
         for number, row in enumerate(text.fields_of(path)):
-            if number or not header:
+            if number or not text.header:
                 yield f"{shown(path)}: row {number + 1}", row
 
 

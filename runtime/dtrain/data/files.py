@@ -110,7 +110,6 @@ def list_files(file_pattern: str | Sequence[str], shuffle: bool = True, seed: in
 
 
 def rows_of_files(filenames: Filenames, row_format: RowFormat, num_parallel_reads: int | None = None) -> Node:
-    """Return the rows of files, one after another, or of so many in turn."""
     return _of_files(filenames, lambda path: FileRows(path, row_format), num_parallel_reads)
 
 

@@ -197,7 +197,6 @@ def rows_in_a_row(node: Node) -> int:
 
 
 def may_be_rows_in_a_row(node: Node) -> bool:
-    """Return whether `rows_in_a_row` will be known once the batches can be addressed."""
     if isinstance(node, Batched):
         return True
     while node.keeps_batches and len(node.inputs) == 1:

@@ -204,7 +204,6 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(file: InspectedFile) -> Description:
-    """Return the description of a file; nothing is written. Raise an `InputError` if it is damaged."""
     nbytes = open_file(file.path).state()[0]
     state, index = _state_of_index(file, nbytes)
     samples: list[bytes] = []

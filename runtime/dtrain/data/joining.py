@@ -4,7 +4,7 @@ The choice is by chance or by a dataset: `tf.data.Dataset.sample_from_datasets` 
 The chance is dtrain's own.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import cycle, islice
 from typing import Any
@@ -45,28 +45,25 @@ class Zipped(Node):
         return self._leaves
 
     def with_inputs(self, inputs: Sequence[Node]) -> Node:
-        others = iter(inputs)
-        return Zipped(map_arrays(lambda _: next(others), self._nodes))
+        return Zipped(self._nested(inputs))
+
+    def _nested(self, leaves: Iterable[Any]) -> Any:
+        others = iter(leaves)
+        return map_arrays(lambda _: next(others), self._nodes)
 
     @property
     def spec(self) -> Any:
         return map_arrays(lambda node: node.spec, self._nodes)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        streams = map_arrays(lambda node: node.iterate(iteration), self._nodes)
-        while True:
-            try:
-                yield map_arrays(next, streams)
-            except StopIteration:
-                return
+        return map(self._nested, zip(*[node.iterate(iteration) for node in self._leaves], strict=False))
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return map_arrays(lambda node: node.element(index, iteration), self._nodes)
 
     def each(self, indices: Indices, iteration: Iteration) -> list[Element]:
-        columns = [iter(node.each(indices, iteration)) for node in self._leaves]
-        rows = (iter([next(column) for column in columns]) for _ in indices)
-        return [map_arrays(lambda _, leaves=row: next(leaves), self._nodes) for row in rows]
+        columns = [node.each(indices, iteration) for node in self._leaves]
+        return list(map(self._nested, zip(*columns, strict=True)))
 
 
 class Concatenated(OfSeveral):
@@ -116,7 +113,6 @@ class Interleaved(OneSource):
 
     @property
     def made_first(self) -> Node | None:
-        """The node that the function makes of the first element; None if there is no element."""
         return next(self.made_of(self._source), None)
 
     def made_of(self, source: Node) -> Iterator[Node]:

@@ -49,7 +49,6 @@ class Node:
 
     @property
     def inputs(self) -> "tuple[Node, ...]":
-        """The nodes that this one reads, in order; a source has none."""
         return ()
 
     def with_inputs(self, inputs: "Sequence[Node]") -> "Node":

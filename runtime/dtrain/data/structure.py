@@ -87,7 +87,6 @@ def spec_of(element: Element) -> Any:
 
 
 def with_open_batches(spec: Any) -> Any:
-    """Return a structure of `TensorSpec`s in which the length of every first axis is left open."""
     return map_arrays(
         lambda each: TensorSpec((None, *each.shape[1:]), each.dtype) if each.shape else each, spec
     )
@@ -157,7 +156,6 @@ def encode_element(element: Element, purpose: str = "map with processes") -> byt
 
 
 def decode_element(data: bytes) -> Element:
-    """Return the element that was encoded; arrays own their memory."""
     return _of_plain(msgspec.msgpack.decode(data))
 
 

@@ -83,7 +83,6 @@ def read_examples(
 
 
 def _shaped(column: Array, shape: Shape) -> Array:
-    """Return examples in the model's shape, where there is no doubt about the order of their numbers."""
     found = column.shape[1:]
     known = tuple(length for length in shape if length is not None)
     doubtless = len(found) == 1 or [n for n in found if n != 1] == [n for n in known if n != 1]
@@ -191,7 +190,6 @@ def _is_number(cell: str) -> bool:
 
 
 def _record_columns(path: Path) -> dict[str, Array]:
-    """Return the features of tf.train.Examples; a feature of one value is a column of scalars."""
     rows = [decode_example(record) for record in TfRecords().read(str(path))]
     columns = {}
     for name in rows[0] if rows else ():

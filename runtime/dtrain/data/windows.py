@@ -309,7 +309,6 @@ class PaddedBatched(Batched):
 
 
 def paddings_of(like: Any, shapes: Any, values: Any) -> Any:
-    """Return a structure of `Padding`s in the form of elements or of their spec."""
     if isinstance(like, dict):
         return {key: paddings_of(like[key], _at(shapes, key), _at(values, key)) for key in like}
     if isinstance(like, tuple):

@@ -55,7 +55,6 @@ class Tuning:
         self._before: float | None = None
 
     def note(self, waited_s: float, elapsed_s: float) -> None:
-        """Count the wait for one batch, and the time since the one before; decide after some of them."""
         self._count += 1
         self._waited_s += waited_s
         self._elapsed_s += elapsed_s
@@ -111,7 +110,6 @@ class Forecast:
         return list(islice(self._from(self._next), limit))
 
     def awaits(self, number: int) -> bool:
-        """Return whether the replica may still be asked for a number of its own lanes."""
         return self._next is not None and number >= self._next and self._owns(number)
 
     def _owns(self, number: int) -> bool:

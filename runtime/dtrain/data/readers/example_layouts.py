@@ -42,7 +42,6 @@ class Layout(msgspec.Struct, frozen=True):
     fixed: Octets
 
     def fits(self, examples: Octets) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return which rows of a matrix of bytes, an Example each, have this form."""
         differs = ((examples ^ self.template) & self.fixed).any(axis=1)
         fit: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_not(differs)
         return fit
@@ -155,7 +154,6 @@ _Group = tuple[Layout, Array, Octets]
 
 
 def groups_of(examples: Sequence[bytes]) -> tuple[list[_Group], list[int]]:
-    """Return the Examples of a batch that are parsed together, and the numbers of the others."""
     alike: list[_Group] = []
     others: list[int] = []
     by_length: dict[int, list[int]] = {}

@@ -49,7 +49,6 @@ class RowFormat:
         self.obstacle = f"files that are compressed as a whole ({compression})" if compression else ""
 
     def read(self, path: str) -> Iterator[Element]:
-        """Yield the rows of a file from front to back; raise an `InputError` if it is damaged."""
         raise NotImplementedError
 
     def scan(self, file: RowReader, nbytes: int) -> Offsets:
@@ -57,7 +56,6 @@ class RowFormat:
         raise NotImplementedError
 
     def rows(self, parts: Sequence[bytes], path: str, offsets: Sequence[int]) -> list[Element]:
-        """Return the rows that some parts of a file are; raise an `InputError` if one is damaged."""
         return [self.row(part, path, offset) for part, offset in zip(parts, offsets, strict=True)]
 
     def row(self, data: bytes, path: str, offset: int) -> Element:

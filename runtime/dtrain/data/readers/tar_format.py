@@ -34,7 +34,6 @@ class TarExamples(RowFormat):
     kind = "tar"
 
     def __init__(self, suffixes: tuple[str, ...], *, compressed: bool) -> None:
-        """Begin; every example has members of these suffixes, and files may be compressed as a whole."""
         super().__init__("GZIP" if compressed else "")
         self._suffixes = suffixes
         self.obstacle = "archives that are compressed as a whole (.tar.gz)" if compressed else ""

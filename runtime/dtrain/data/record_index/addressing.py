@@ -163,7 +163,6 @@ class Turns:
     """The order of the elements of streams of known lengths that take turns; there are `total` of them."""
 
     def __init__(self, lengths: Sequence[int], cycle: int, block: int) -> None:
-        """Lay out streams, begun in this order in `cycle` slots, that give `block` elements in a turn."""
         self._block = block
         self._lengths = lengths
         self.total = sum(lengths)

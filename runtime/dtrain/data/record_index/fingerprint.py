@@ -163,7 +163,6 @@ def _code(code: CodeType) -> Any:
 
 
 def _names(code: CodeType) -> list[str]:
-    """Return the names that a function and those inside of it look up, in order."""
     inner = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *inner]))
 

@@ -133,7 +133,6 @@ class RecordIndex(msgspec.Struct, frozen=True):
         return len(self.offsets) - 1
 
     def check(self, file: ReadableFile) -> None:
-        """Raise an `InputError` if the file has changed since it was indexed."""
         found = file.state()
         if found != self.facts.state:
             raise InputError(
@@ -210,12 +209,10 @@ def _kept_or_built(path: str, file: ReadableFile, scanner: Scanner, wait_s: floa
 
 
 def kept_index(path: str, scanner: Scanner) -> RecordIndex | None:
-    """Return the index of a file as it is now if one is kept; raise an `InputError` if it cannot be read."""
     return _kept(open_file(path), scanner, places_of(path))
 
 
 def scanned_index(path: str, scanner: Scanner) -> RecordIndex:
-    """Return a new index of a file, which is not kept; raise an `InputError` for a damaged file."""
     return _scanned(open_file(path), scanner)
 
 

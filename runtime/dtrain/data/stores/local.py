@@ -39,7 +39,6 @@ class FileFacts(msgspec.Struct, frozen=True):
 
     @property
     def state(self) -> FileState:
-        """The facts that are known without reading the file."""
         return self.nbytes, self.mtime_ns, self.version
 
 

@@ -179,7 +179,6 @@ class RemoteFile:
     descriptor: int | None = None
 
     def __init__(self, url: str) -> None:
-        """Find the file; raise an `InputError` if it is not there, or cannot be read."""
         self.path = shown(url)
         if url.partition("://")[0].lower() in ("http", "https"):
             from dtrain.data.stores.http_store import HttpStore  # brings http and email: few programs need it
