@@ -5,9 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from dtrain.data.prefetching.tuning import Forecast, Tuning
@@ -74,20 +72,13 @@ class ReadAhead(Generic[T]):
         size_of: Callable[[T], int],
         forecasts: Sequence[Forecast],
         tuning: Tuning,
-        *,
-        in_order: bool = False,
     ) -> None:
-        """Begin; several threads call `read` at once where `tuning` says so, from the first element on.
-
-        With `in_order` only one thread calls it, for each number from the one on that the only forecast has
-        first, until it raises an error.
-        """
+        """Begin; several threads call `read` at once where `tuning` says so, from the first element on."""
         self._read = read
         self._size_of = size_of
         self._forecasts = forecasts
         self._tuning = tuning
         self._several = tuning.threads_max > 1
-        self._in_order = in_order
         self._one_at_a_time = threading.Lock()
         self._changed = threading.Condition()
         # All below belongs to `_changed`.
@@ -144,8 +135,6 @@ class ReadAhead(Generic[T]):
                 )
                 self._threads.append(thread)
                 thread.start()
-            while self._in_order and number not in self._ready:
-                self._changed.wait()
             self._forecasts[reader].asked(number)
             for passed in [each for each in self._ready if each != number and not self._awaited(each)]:
                 self._drop(passed)
@@ -190,11 +179,7 @@ class ReadAhead(Generic[T]):
                     self._held_bytes += read.size
                     self._largest_bytes = max(self._largest_bytes, read.size)
                 self._changed.notify_all()
-            if self._in_order and read.error is not None:
-                break
             del read
-        if self._in_order:
-            del self._read
 
     def _to_read(self, place: int) -> int | None:
         """Wait for a number that is to be read ahead, and mark it as under way; None when closed."""
@@ -222,32 +207,85 @@ class ReadAhead(Generic[T]):
         return None
 
 
+class _StreamAhead(Generic[T]):
+    """Elements that a thread has read of a stream before they are taken."""
+
+    def __init__(self, tuning: Tuning) -> None:
+        self.tuning = tuning
+        self.changed = threading.Condition()
+        # All below belongs to `changed`.
+        self.read: deque[Read] = deque()
+        self.held_bytes = 0
+        self.largest_bytes = 0
+        self.closed = False
+
+    def fill(self, source: Iterator[T], size_of: Callable[[T], int]) -> None:
+        """Read until the stream ends, fails or is closed; the error, or end, is the last to be taken."""
+        error: BaseException | None = None
+        while error is None:
+            with self.changed:
+                while self._rests():
+                    self.changed.wait()
+                if self.closed:
+                    return
+            read = _read(lambda: next(source), size_of)
+            error = read.error
+            with self.changed:
+                self.read.append(read)
+                self.held_bytes += read.size
+                self.largest_bytes = max(self.largest_bytes, read.size)
+                self.changed.notify_all()
+            del read
+
+    def _rests(self) -> bool:
+        if self.closed or not self.read:
+            return False
+        has_room = self.held_bytes + self.largest_bytes <= self.tuning.budget_bytes
+        return not has_room or len(self.read) >= self.tuning.depth
+
+    def take(self) -> Read:
+        with self.changed:
+            while not self.read:
+                self.changed.wait()
+            read = self.read.popleft()
+            self.held_bytes -= read.size
+            self.changed.notify_all()
+        return read
+
+    def close(self) -> None:
+        with self.changed:
+            self.closed = True
+            self.read.clear()
+            self.changed.notify_all()
+
+
 def read_ahead(source: Iterator[T], size_of: Callable[[T], int], tuning: Tuning) -> Iterator[T]:
     """Yield the elements of a stream, which a thread reads ahead of who takes them.
 
-    The thread ends with the stream, or when the returned iterator is closed or forgotten.
+    The thread ends with the stream, or when the returned iterator is closed or forgotten. From the first
+    element on the stream belongs to it.
     """
-    forecast = Forecast()
-    forecast.asked(-1)  # so that the thread begins with 0
-    ahead = ReadAhead(
-        partial(_next_of, source),
-        size_of,
-        [forecast],
-        replace(tuning, threads=1, threads_max=1),
-        in_order=True,
+    ahead: _StreamAhead[T] = _StreamAhead(tuning)
+    thread = threading.Thread(
+        target=ahead.fill, args=(source, size_of), name="dtrain-input-stream", daemon=True
     )
     del source  # so that it is closed in the thread
+    thread.start()
+    ended_s = time.perf_counter()
     try:
-        for number in count():
-            try:
-                element = ahead.at(number)
-            except StopIteration:
+        while True:
+            begun_s = time.perf_counter()
+            read = ahead.take()
+            if isinstance(read.error, StopIteration):
                 return
-            yield element
-            del element
+            if read.error is not None:
+                raise read.error
+            now_s = time.perf_counter()
+            tuning.note(now_s - begun_s, now_s - ended_s)
+            ended_s = now_s
+            yield read.value
+            del read
     finally:
-        ahead.close(JOIN_PATIENCE_S)
-
-
-def _next_of(source: Iterator[T], number: int) -> T:
-    return next(source)
+        ahead.close()
+        if thread is not threading.current_thread():
+            thread.join(JOIN_PATIENCE_S)
