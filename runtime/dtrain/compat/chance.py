@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from dtrain.absent_names import absent_from
-from dtrain.compat.conveniences import set_random_seed
 from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.tensors import CHANCE
+from dtrain.strategies.context import set_random_seed
 
 __all__ = ["normal", "set_seed", "uniform"]
 

@@ -1,18 +1,14 @@
 """`dt.utils`: labels, sequences, folders and arrays as data, seeds, custom objects, as `tf.keras.utils`."""
 
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 from dtrain.absent_names import absent_from
 from dtrain.data import dataset_creator as experimental
 from dtrain.data.encoding import Sequence, normalize, pad_sequences, to_categorical
-from dtrain.errors import SpecError
 from dtrain.learning.core.configuration import REGISTERED
-from dtrain.strategies.context import PROGRAM_SEED
+from dtrain.strategies.context import set_random_seed
 
 if TYPE_CHECKING:
     from dtrain.data.image_folders import image_dataset_from_directory
@@ -49,24 +45,6 @@ if not TYPE_CHECKING:
         __all__,
         ["dtrain.data.image_folders", "dtrain.data.keras_sources", "dtrain.learning.functions.checking"],
     )
-
-
-def set_random_seed(seed: int) -> None:
-    """Set the seed of first values, dropout and shuffling, and of Python's and numpy's generators.
-
-    Every task of a run executes the program, so all have the same. See `training.seed` of the spec.
-
-    Args:
-        seed: a whole number of at least 0.
-
-    Raises:
-        SpecError: it is none.
-    """
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
-        raise SpecError(f"set_random_seed: expected a whole number in [0, 2**32), found {seed!r}")
-    random.seed(int(seed))
-    np.random.seed(int(seed))
-    PROGRAM_SEED[:] = [int(seed)]
 
 
 def register_keras_serializable(package: str = "Custom", name: str | None = None) -> Callable[[T], T]:

@@ -1,15 +1,36 @@
-"""The place of a strategy: its task in its run."""
+"""The place of a strategy: its task in its run; and the seed that a program sets for all of them."""
 
+import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from dtrain.cluster import TaskId
+from dtrain.errors import SpecError
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 PROGRAM_SEED: list[int] = []
 """What the program has set (`dt.utils.set_random_seed`), in the place of the run's seed; empty: nothing."""
+
+
+def set_random_seed(seed: int) -> None:
+    """Set the seed of first values, dropout and shuffling, and of Python's and numpy's generators.
+
+    Every task of a run executes the program, so all have the same. See `training.seed` of the spec.
+
+    Args:
+        seed: a whole number of at least 0.
+
+    Raises:
+        SpecError: it is none.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise SpecError(f"set_random_seed: expected a whole number in [0, 2**32), found {seed!r}")
+    random.seed(int(seed))
+    np.random.seed(int(seed))
+    PROGRAM_SEED[:] = [int(seed)]
 
 
 class TaskContext(msgspec.Struct, frozen=True):

@@ -232,9 +232,8 @@ def _model(config: Mapping[str, Any], known: CustomObjects) -> Any:
     """Return a model, or a layer, of a config."""
     kind, arguments = config["class_name"], config["config"]
     if kind == "Sequential":
-        return models.Sequential(
-            [_model(each, known) for each in arguments["layers"]], name=arguments["name"]
-        )
+        stack = [_model(each, known) for each in arguments["layers"]]
+        return models.Sequential(stack, name=arguments["name"])
     if kind in MODELS:
         return _functional(arguments, known)
     shape = arguments.get("batch_input_shape", arguments.get("batch_shape"))
@@ -276,12 +275,8 @@ def _object(config: Any, known: Mapping[str, Any], what: str) -> Any:
 def _plain(value: Any) -> Any:
     """Return an argument with the objects in it as this library writes them."""
     if isinstance(value, Mapping) and "class_name" in value:
-        inner = value["config"]
-        return (
-            inner
-            if value["class_name"] == "function"
-            else {"class_name": value["class_name"], "config": _plain(inner)}
-        )
+        kind, inner = value["class_name"], value["config"]
+        return inner if kind == "function" else {"class_name": kind, "config": _plain(inner)}
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items() if key != "dtype"}
     return value

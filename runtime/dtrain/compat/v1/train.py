@@ -14,7 +14,7 @@ from dtrain.learning.optimizers import schedules
 
 __all__ = [
     *("AdagradOptimizer", "AdamOptimizer", "GradientDescentOptimizer", "MomentumOptimizer"),
-    *("exponential_decay", "get_global_step", "get_or_create_global_step", "piecewise_constant"),
+    *("exponential_decay", "get_global_step", "get_or_create_global_step"),
 ]
 
 
@@ -117,17 +117,6 @@ def exponential_decay(
         staircase: whether the rate changes only there.
     """
     return schedules.ExponentialDecay(learning_rate, decay_steps, decay_rate, staircase)
-
-
-def piecewise_constant(x: Any, boundaries: Any, values: Any) -> schedules.LearningRateSchedule:
-    """Return `dt.optimizers.schedules.PiecewiseConstantDecay`. See `tf.compat.v1.train.piecewise_constant`.
-
-    Args:
-        x: without effect: a schedule counts the optimizer's updates.
-        boundaries: the last steps of each rate but the last.
-        values: the rates, one more.
-    """
-    return schedules.PiecewiseConstantDecay(boundaries, values)
 
 
 def __getattr__(name: str) -> Any:

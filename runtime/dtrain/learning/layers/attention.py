@@ -37,11 +37,8 @@ class _Attending(Layer):
         for shape in shapes:
             self.expect(len(shape) == 2, "inputs of 3 axes: batch, time, features", shape)
         output = self.output_shape(shapes)
-        return (
-            [output, self._scores_shape(shapes)]
-            if arguments.options.get("return_attention_scores")
-            else output
-        )
+        returns = arguments.options.get("return_attention_scores")
+        return [output, self._scores_shape(shapes)] if returns else output
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         """Return the mask of the queries."""
@@ -239,10 +236,8 @@ class MultiHeadAttention(_Attending):
 
     def forward(self, weights: Arrays, x: Sequence[Array], call: Call) -> tuple[Any, Any]:
         """Project queries, keys and values for each head, attend, and project the heads' outputs together."""
-        query, key, value = (
-            self._projected(weights, name, each)
-            for name, each in (("query", x[0]), ("key", x[-1]), ("value", x[1]))
-        )
+        inputs = (("query", x[0]), ("key", x[-1]), ("value", x[1]))
+        query, key, value = (self._projected(weights, *each) for each in inputs)
         query *= np.float32(1 / sqrt(self.key_dim))
         scores = query @ key.swapaxes(-1, -2)
         heads, cache = self._attend(scores, value, self._mask(call, scores), call)
@@ -269,14 +264,8 @@ class MultiHeadAttention(_Attending):
         dscores, dvalue = self._attend_back(attended, dheads, dshare)
         dquery = dscores @ key * np.float32(1 / sqrt(self.key_dim))
         dkey = dscores.swapaxes(-1, -2) @ query
-        dx = [
-            self._projected_back(weights, name, each, dprojected, gradients)
-            for name, each, dprojected in (
-                ("query", x[0], dquery),
-                ("value", x[1], dvalue),
-                ("key", x[-1], dkey),
-            )
-        ]
+        projected = (("query", x[0], dquery), ("value", x[1], dvalue), ("key", x[-1], dkey))
+        dx = [self._projected_back(weights, name, each, dy, gradients) for name, each, dy in projected]
         return dx if len(x) == 3 else [dx[0], dx[1] + dx[2]]
 
     def _mask(self, call: Call, scores: Array) -> Array | None:

@@ -117,9 +117,8 @@ class BatchNormalization(_Normalizing):
             seen = x if there is None else x[there]
             kept = axes if there is None else (1,)
             rest = tuple(axis for axis in range(seen.ndim) if axis not in kept)
-            mean = (
-                seen.mean(axis=rest) if seen.size else seen.sum(axis=rest)
-            )  # a replica may have no examples
+            # a replica may have no examples
+            mean = seen.mean(axis=rest) if seen.size else seen.sum(axis=rest)
             np.subtract(x, along(mean, axes, x.ndim), out=normal)
             count = seen.size // max(1, mean.size)
             deviations = normal if there is None else normal[there]
