@@ -12,9 +12,8 @@ from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
-from dtrain.data.prefetching.tuning import own_limits
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.resources import NUMPY_LIMITS, threads
+from dtrain.process.resources import NUMPY_LIMITS, own_limits, own_memory_bytes, threads
 from dtrain.strategies import choice
 from dtrain.strategies.choice import idle_cores
 
@@ -127,3 +126,13 @@ def test_cores_are_idle_by_the_kernels_counts_and_control_groups(
     limits_here = partial(own_limits, groups=tmp_path / "groups", own_group=tmp_path / "own")
     monkeypatch.setattr(choice, "own_limits", limits_here)
     assert idle_cores.__wrapped__() == expected
+
+
+def test_the_memory_of_a_process_is_the_least_limit_of_its_control_groups(tmp_path):
+    own = tmp_path / "own"
+    own.write_text("0::/outer/inner\n")
+    assert own_memory_bytes(tmp_path, own) == os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
+    (tmp_path / "outer" / "memory.max").write_text("1000000\n")
+    (tmp_path / "outer" / "inner" / "memory.max").write_text("max\n")
+    assert own_memory_bytes(tmp_path, own) == 1_000_000

@@ -16,13 +16,14 @@ from dtrain.cluster import ClusterSpec
 from dtrain.cluster.spec import joined_worker
 from dtrain.config import ROLES, RunSpec
 from dtrain.config.choices import TlsMode
-from dtrain.errors import SpecError
+from dtrain.errors import DtrainError, SpecError
 from dtrain.formats.remote_files import masked
 from dtrain.process.assignment import secret_in_file
 from dtrain.process.life_line import started_s
 from dtrain.process.resources import USERS_LIMIT
 from dtrain.process.secret import new_secret
 from dtrain.runs.files import (
+    FailureRecord,
     JoinRecord,
     RunFiles,
     RunRecord,
@@ -99,7 +100,9 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
             return _start(options, scene, target_of, earlier, len(os.sched_getaffinity(0)))
         claim = replace(claim, run=run_id, name=spec.name)
         journal = Journal(files, _new_record(run_id, spec.name, earlier.saved if earlier else None), say)
-        with contextlib.closing(TicketFolder()) as folder:
+        if earlier is not None and not options.foreign:
+            _refuse_lost(options, spec, earlier.saved, files.newest_step or 0)  # not after a night in line
+        with contextlib.closing(TicketFolder()) as folder, _ended_if_it_fails(journal, files):
             journal.save()  # the run is pending
             scene.make_known()
             stop = enter_and_wait(folder, claim, capacity_of_machine(), signals, say)
@@ -130,6 +133,20 @@ def _claim_of(options: LaunchOptions, spec: RunSpec) -> Ticket:
     if lacks := capacity.lacks(claim, ()):
         raise SpecError(f"--queue: this launch takes {lacks} when nothing else runs; claim less")
     return claim
+
+
+@contextlib.contextmanager
+def _ended_if_it_fails(journal: Journal, files: RunFiles) -> Iterator[None]:
+    """Note the failure of a run that is pending: before it is supervised nobody else does."""
+    try:
+        yield
+    except (DtrainError, OSError) as error:
+        now = read_record(files.run, RunRecord)
+        if now is not None and now.state is RunState.PENDING and now.started is None:
+            failure = FailureRecord("launcher", str(error), FailureKind.LAUNCHER, time=now_text())
+            journal.end(RunState.FAILED, getattr(error, "exit_code", 1), failure)
+            journal.save()
+        raise
 
 
 def _new_record(run_id: str, name: str, saved: SavedRecord | None) -> RunRecord:
@@ -173,14 +190,21 @@ def _checkpoint_to_resume(
         say(f"goes on from the newest copy at {masked(copies)}; if there is none, from step 0")
         return before
     step = 0 if found is None else found.step
-    if step == 0 and before is not None and before.step > 0 and not options.from_scratch:
+    _refuse_lost(options, spec, before, step)
+    newer = before is not None and before.step > step and before
+    say(f"goes on from step {step}{f'; step {newer.step} was saved {newer.where}' if newer else ''}")
+    return found
+
+
+def _refuse_lost(options: LaunchOptions, spec: RunSpec, before: SavedRecord | None, step: int) -> None:
+    """Raise a `SpecError` if a run has saved steps, and its leader would start without any."""
+    if spec.checkpoint.remote or options.from_scratch or before is None:
+        return
+    if step == 0 and before.step > 0:
         raise SpecError(
             f"--resume: the newest checkpoint, of step {before.step}, is {before.where}, and there is none "
             "where the leader starts now; have it start there, or begin at step 0 with --from-scratch"
         )
-    newer = before is not None and before.step > step and before
-    say(f"goes on from step {step}{f'; step {newer.step} was saved {newer.where}' if newer else ''}")
-    return found
 
 
 def _identity(options: LaunchOptions, spec: RunSpec, files: RunFiles, run_id: str) -> RunIdentity:

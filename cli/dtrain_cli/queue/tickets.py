@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from dtrain.errors import RunError, SpecError
 from dtrain.formats.bounded_reading import open_regular
+from dtrain.process.resources import own_memory_bytes
 from dtrain.process.secret import state_home
 from dtrain.runs.json_file import overwrite_json, read_sound
 from dtrain_cli.queue.rules import Capacity, Ticket
@@ -36,9 +37,8 @@ SETTLED_NS = 50_000_000
 
 
 def capacity_of_machine() -> Capacity:
-    """Return the cores that this process may use, and the memory of the machine."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Capacity(len(os.sched_getaffinity(0)), memory)
+    """Return the cores and the memory that this process may use: of the machine, or of its control group."""
+    return Capacity(len(os.sched_getaffinity(0)), own_memory_bytes())
 
 
 def user_name(uid: int) -> str:

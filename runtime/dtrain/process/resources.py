@@ -1,4 +1,4 @@
-"""The resources of this process: threads for arithmetic, freed memory that is kept, open files.
+"""The resources of this process: threads for arithmetic, freed memory that is kept, open files, limits.
 
 `dtrain launch` shares the cores among its tasks. Without it each would take them all, and threads that wait
 for each other while those of another process have the core take up to a hundred times as long. So a program
@@ -12,11 +12,13 @@ last answer: a server of 80 MB of variables with two clients holds 340-380 MB at
 650-680 without.
 """
 
+import contextlib
 import ctypes
 import os
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 
 from dtrain.config import CentralStorageSection, MirroredSection, TrainingSection
 from dtrain.errors import RunError
@@ -113,3 +115,31 @@ def allow_open_files(needed: int | None = None) -> None:
         )
     if soft != resource.RLIM_INFINITY and (needed == resource.RLIM_INFINITY or soft < needed):
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+_GROUPS = Path("/sys/fs/cgroup")
+_OWN_GROUP = Path("/proc/self/cgroup")
+
+
+def own_memory_bytes(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> int:
+    """Return the least limit of this process's control groups, or the machine's memory; see `own_limits`."""
+    limits = own_limits("memory.max", groups, own_group)
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(int(each[0]) for each in limits)])
+
+
+def own_limits(name: str, groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Iterator[list[str]]:
+    """Yield the words of a limit, such as `cpu.max`, in each control group of this process that has one.
+
+    `groups` is where control groups (version 2) are mounted, and `own_group` the file that names this
+    process's.
+    """
+    inner = ""
+    with contextlib.suppress(OSError, IndexError):
+        inner = own_group.read_text().splitlines()[-1].rpartition(":")[2].strip("/")
+    folder = groups / inner
+    while folder.is_relative_to(groups):
+        with contextlib.suppress(OSError):  # no limit here
+            words = (folder / name).read_text().split()
+            if words and words[0] != "max":
+                yield words
+        folder = folder.parent

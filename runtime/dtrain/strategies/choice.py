@@ -29,12 +29,11 @@ from dtrain.config import (
     with_program,
 )
 from dtrain.config.resolution import checked_wishes, different_wish, refuse_new_layout
-from dtrain.data.prefetching.tuning import own_limits
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
 from dtrain.process.assignment import TaskAssignment, proven_secret
 from dtrain.process.private_variables import own_environment
-from dtrain.process.resources import keep_freed_memory, share_cores
+from dtrain.process.resources import keep_freed_memory, own_limits, share_cores
 from dtrain.process.tensorflow import read_classic_flags
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.strategies import local_servers

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 from launching import COMMAND, SOURCES, Command, Launch, Launcher, wait_until
 
+from dtrain.runs.files import RunFiles, RunRecord, SavedRecord, write_record
+from dtrain.runs.states import RunState
 from dtrain_cli.queue.rules import Ticket
 from dtrain_cli.queue.tickets import QUEUE_DIR, TicketFolder, capacity_of_machine
 
@@ -237,6 +240,41 @@ def test_what_cannot_be_is_refused_before_anything_is_made(shop: Shop) -> None:
     assert "chmod +t" in shop.queue().err
     gone = shop.launcher.dtrain("queue", environment={QUEUE_DIR: str(shop.folder.path / "gone")})
     assert (gone.end(), "No such file" in gone.err) == (1, True)
+
+
+def test_a_run_that_fails_behind_its_wait_is_recorded_as_failed(shop: Shop) -> None:
+    """Its port was free as it entered; when its turn comes, a stranger has it."""
+    shop.enter("first", "--cores", str(capacity_of_machine().cores))
+    with contextlib.closing(socket.socket()) as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
+        stranger.close()
+        waits = shop.enter("second", "--cores", "1", "--set", f"cluster.worker=[{address}]")
+        waits.wait_for(lambda: waits.record()["state"] == "pending", "a pending run")
+        with contextlib.closing(socket.create_server(("127.0.0.1", int(address.rpartition(":")[2])))):
+            shop.release("first")
+            assert waits.end() != 0
+    record = waits.record()
+    assert (record["state"], record["exit_code"]) == ("failed", waits.process.returncode)
+    assert address in record["failure"]["message"]
+    assert address in waits.err
+
+
+def test_a_run_whose_checkpoints_are_gone_is_refused_before_it_waits(shop: Shop) -> None:
+    """Nothing of it has changed, and it never stood in line."""
+    shop.enter("first", "--cores", str(capacity_of_machine().cores))
+    (shop.launcher.folder / "program.py").write_text("")
+    (shop.launcher.folder / "spec.yaml").write_text("cluster: {worker: 1, ps: 1}\n")
+    run = RunFiles(shop.launcher.folder / "gone")
+    run.create()
+    write_record(run.run, RunRecord("r1", "gone", RunState.STOPPED, saved=SavedRecord(7, "on h in /c")))
+    before = run.run.read_bytes()
+    words = ("--queue", "--resume", "--run-dir", str(run.directory), "spec.yaml", "program.py")
+    launch = shop.launcher.start(*words, environment=shop.environment, run_dir=run.directory)
+    assert launch.end() == 2, launch.err
+    assert "the newest checkpoint, of step 7, is on h in /c" in launch.err
+    assert "in the queue" not in launch.err
+    assert run.run.read_bytes() == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")

@@ -4,20 +4,19 @@ Source: AUTOTUNE of `tf.data`. Here the wait for input decides: it is to be unde
 no clock.
 """
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import count, islice, takewhile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import DtrainError
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.resources import own_memory_bytes
 
 AUTOTUNE = -1
 """Stands for a number of batches or threads that is chosen while training runs."""
@@ -121,33 +120,12 @@ class Forecast:
 
 SHARE = 8
 """One part in so many of the memory is for batches that were read ahead."""
-GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUP = Path("/proc/self/cgroup")
 
 
 @cache
 def default_budget_bytes() -> int:
-    return memory_bytes(GROUPS, OWN_GROUP) // SHARE // tasks_here(os.environ)
-
-
-def memory_bytes(groups: Path, own_group: Path) -> int:
-    """Return the least limit of this process's control groups, or the machine's memory; see `own_limits`."""
-    limits = own_limits("memory.max", groups, own_group)
-    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *(int(each[0]) for each in limits)])
-
-
-def own_limits(name: str, groups: Path = GROUPS, own_group: Path = OWN_GROUP) -> Iterator[list[str]]:
-    """Yield the words of a limit, such as `cpu.max`, in each control group of this process that has one."""
-    inner = ""
-    with contextlib.suppress(OSError, IndexError):
-        inner = own_group.read_text().splitlines()[-1].rpartition(":")[2].strip("/")
-    folder = groups / inner
-    while folder.is_relative_to(groups):
-        with contextlib.suppress(OSError):  # no limit here
-            words = (folder / name).read_text().split()
-            if words and words[0] != "max":
-                yield words
-        folder = folder.parent
+    """Return 1/8 of this process's memory, shared among the tasks of its run on this host."""
+    return own_memory_bytes() // SHARE // tasks_here(os.environ)
 
 
 def tasks_here(environment: Mapping[str, str]) -> int:
