@@ -39,6 +39,7 @@ RUNTIME_FLOORS = [
     "messages",
     "process",
     "runs",
+    "studies",
     "data",
     "learning.core",
     "learning.functions",
@@ -92,7 +93,7 @@ CLI_FLOORS = [
     "main",
 ]
 # The launcher sees the lowest rooms of the runtime, and none that computes.
-SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", "runs"}
+SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", "runs", "studies"}
 # Commands whose work is the runtime's import it as they run, within a function: `dtrain help` needs no numpy.
 RUN_BY_CLI = ("dtrain.task.data_command", "dtrain.task.model_command")
 
@@ -101,7 +102,7 @@ PURE = ("state", "protocol", "learning", "parameters", "collectives", "control")
 PURE_FILES = [
     path
     for path in FILES
-    if path == CLI / "queue" / "rules.py"
+    if path in (CLI / "queue" / "rules.py", CLI / "study" / "packing.py", RUNTIME / "studies" / "trials.py")
     or (
         path.is_relative_to(RUNTIME)
         and (path.name == "machine.py" or path.relative_to(RUNTIME).parts[0] in PURE)

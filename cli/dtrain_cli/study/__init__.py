@@ -1,1 +1,1 @@
-"""Studies: trials of one program with other values of its flags, each a launch of its own."""
+"""`dtrain tune`: each trial of a study is a launch of its own."""

@@ -24,15 +24,15 @@ from dtrain.process import WARM_START_VARIABLE, life_line
 from dtrain.runs.files import RunFiles
 from dtrain.runs.journal import now_text
 from dtrain.runs.trial_reports import TRIAL
+from dtrain.studies import trials as machine
+from dtrain.studies.samplers import Search
+from dtrain.studies.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
+from dtrain.studies.trials import Trial, Trials, TrialState
 from dtrain_cli.console.streams import say
 from dtrain_cli.plan.run_plan import limits_beside, threads_per_task
 from dtrain_cli.runs.report import ProcessMeter, is_locked, read_report
-from dtrain_cli.study import trials as machine
 from dtrain_cli.study.packing import Room, how_many, needs_of, packing_text
-from dtrain_cli.study.samplers import Search
-from dtrain_cli.study.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
 from dtrain_cli.study.trial_run import MetricSources, failure_text
-from dtrain_cli.study.trials import Trial, Trials, TrialState
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 LOOK_S = 0.25

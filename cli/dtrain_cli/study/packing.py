@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from dtrain_cli.study.study_spec import StudySpec
+from dtrain.studies.study_spec import StudySpec
 
 
 class TrialNeeds(msgspec.Struct, frozen=True):

@@ -1,28 +1,83 @@
-"""A study from its command line: begun, gone on with, looked at."""
+"""A study from its command line: its file is read, it is begun, gone on with, looked at."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
-from dtrain.config import Problem, RunSpec
-from dtrain.config.plain_data import unknown_key
+from dtrain.config import KeyPath, RunSpec, resolve
+from dtrain.config.plain_data import below, mistakes, with_nulls
 from dtrain.errors import DtrainError, RunError, SpecError
 from dtrain.runs.files import default_runs_dir
 from dtrain.runs.journal import now_text
+from dtrain.studies import samplers
+from dtrain.studies.search import make_search, search_problems
+from dtrain.studies.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
+from dtrain.studies.study_spec import StudySpec, name_of
+from dtrain.studies.trials import TrialExtended, Trials, TrialState
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.report import is_locked
-from dtrain_cli.spec import SpecTree
-from dtrain_cli.study import samplers
+from dtrain_cli.spec import SpecTree, read_tree
 from dtrain_cli.study.driver import Tuner
 from dtrain_cli.study.packing import blind_text
-from dtrain_cli.study.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
-from dtrain_cli.study.study_spec import StudySpec, changed, name_of, options_of, read_study
-from dtrain_cli.study.trials import TrialExtended, Trials, TrialState
+
+_STAND_IN = {"name": "s", "metric": {"m": "maximize"}, "parameters": {"p": [1]}}
+CHANGEABLE = ("max_trial_count", "parallel_trial_count", "max_failed_trial_count", "resources", "timeout_s")
+"""What may be another when a study goes on; anything else would make its trials incomparable."""
+
+
+def read_study(path: Path, foreign: bool) -> tuple[StudySpec, dict[str, Any] | None]:
+    """Read a study, and the spec of its trials; raise a `SpecError` with all mistakes, a line each.
+
+    Args:
+        path: the file; that of the trials is relative to its folder.
+        foreign: whether the trials are of `-- COMMAND`.
+    """
+    tree = read_tree(path)
+    data = {key: value for key, value in with_nulls(tree.data, StudySpec).items() if value is not None}
+    problems = list(mistakes(data, StudySpec))
+    broken = {path[0] for path, _ in problems}
+    # Rules do not see what has not the form of its key; something stands in for what is needed.
+    sound = {key: data[key] for key in data if key not in broken}
+    spec = msgspec.convert(_STAND_IN | sound, StudySpec)
+    problems += (each for each in [*spec.problems(), *search_problems(spec)] if each[0][0] in sound)
+    trial, more = _trial_tree(data.get("trial"), tree, path.parent, foreign)
+    problems.sort(key=lambda problem: tree.position(problem[0]))
+    lines = [tree.describe(*problem) for problem in problems] + more
+    if lines:
+        raise SpecError("\n".join(lines))
+    return spec, trial
+
+
+def _trial_tree(
+    given: Any, tree: SpecTree, folder: Path, foreign: bool
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the spec of each trial, and a line for each of its mistakes."""
+    prefix: KeyPath = ("trial",)
+    source, data = tree, given
+    if isinstance(given, str):
+        prefix = ()
+        try:
+            source = read_tree(folder / given)
+        except SpecError as error:
+            return None, [str(error)]
+        data = source.data
+    if not isinstance(data, dict):
+        return None, []
+    _, problems = resolve(data, foreign, not foreign)
+    ordered = sorted(below(prefix, problems), key=lambda problem: source.position(problem[0]))
+    return data, [source.describe(*problem) for problem in ordered]
+
+
+def changed(before: StudySpec, now: StudySpec) -> list[str]:
+    """Return the keys in which a study that goes on may not differ, and does."""
+    names = (name for name in StudySpec.__struct_fields__ if name not in CHANGEABLE)
+    return [name for name in names if getattr(before, name) != getattr(now, name)]
 
 
 def study_files(name: str, runs_dir: Path | None) -> StudyFiles:
@@ -36,7 +91,7 @@ def begin(path: Path, program: Path | None, arguments: Sequence[str], runs_dir: 
         SpecError: the file, the program or the spec of a trial is wrong, or there is such a study already.
         RunError: the study has not come to its end, and why.
     """
-    spec, trial = read_study(path, program is None, search_problems)
+    spec, trial = read_study(path, program is None)
     files = study_files(spec.name, runs_dir)
     name = None if program is None else str(program)
     record = StudyRecord(spec, trial, name, tuple(arguments), str(Path.cwd()))
@@ -65,7 +120,7 @@ def go_on(files: StudyFiles, path: Path | None, steps: int | None, top: int) -> 
     """
     record = files.read()
     if path is not None:
-        spec, trial = read_study(path, record.program is None, search_problems)
+        spec, trial = read_study(path, record.program is None)
         if others := changed(replace(record.spec, trial=record.trial), replace(spec, trial=trial)):
             raise SpecError(
                 f"{path}: {', '.join(others)}: expected what study {spec.name} has, else its trials could "
@@ -102,7 +157,7 @@ def _run(
     learns = name_of(spec.sampler) not in samplers.SAMPLERS
     if learns and not trials.all and (text := blind_text(spec.parallel or 1, spec.max_trial_count)):
         say(text)
-    tuner = Tuner(files, record, run_spec, trials, make_search(spec, trials, files), journal)
+    tuner = Tuner(files, record, run_spec, trials, make_search(spec, trials, files.optuna), journal)
     tuner.run()
     if tuner.stopped is not None:
         say(f"study {spec.name} has stopped: {tuner.stopped[1]}")
@@ -111,36 +166,6 @@ def _run(
         raise RunError(f"no trial of study {spec.name} is complete: see `dtrain tune status {spec.name}`")
     say(f"the best trial is {best[0].number:04d}: `dtrain tune best {spec.name}` shows it")
     return 0
-
-
-def _is_plain(spec: StudySpec) -> bool:
-    return name_of(spec.sampler) in samplers.SAMPLERS and name_of(spec.pruner) in samplers.PRUNERS
-
-
-def search_problems(spec: StudySpec) -> Iterator[Problem]:
-    """Yield what is no sampler or pruner, and each option that it does not have."""
-    if not _is_plain(spec):
-        from dtrain_cli.study import search_optuna
-
-        yield from search_optuna.search_problems(spec)
-        return
-    for key, all_known in (("sampler", samplers.SAMPLERS), ("pruner", samplers.PRUNERS)):
-        named = getattr(spec, key)
-        known = all_known[name_of(named)]
-        for option, value in options_of(named).items():
-            if option not in known:
-                yield (key, name_of(named), option), unknown_key(option, known)
-            elif type(value) is not int or value < known[option] // 2:
-                yield (key, name_of(named), option), f"expected a whole number, found {value!r}"
-
-
-def make_search(spec: StudySpec, trials: Trials, files: StudyFiles) -> samplers.Search:
-    """Return the search of a study: Optuna's where it names one of Optuna's."""
-    if _is_plain(spec):
-        return samplers.Search(spec)
-    from dtrain_cli.study.search_optuna import OptunaSearch
-
-    return OptunaSearch(spec, trials, files.directory / "study.log")
 
 
 def look(files: StudyFiles) -> dict[str, Any]:

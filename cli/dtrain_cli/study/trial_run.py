@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.runs.files import RunFiles, RunRecord, read_sound
-from dtrain_cli.study.trials import finite
+from dtrain.studies.trials import finite
 
 LINE_BYTES_MAX = 1 << 20
 NAMES_MAX = 100

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
+from dtrain.studies.samplers import Search, halving_prunes
+from dtrain.studies.study_spec import Better, Kind, Scale, StudySpec, TrialResources, ValueRange
+from dtrain.studies.trials import MetricReported, PruneOrdered, TrialAsked, TrialEnded, Trials, TrialState
 from dtrain_cli.study.packing import Room, blind_text, how_many, needs_of, packing_text
-from dtrain_cli.study.samplers import Search, halving_prunes
-from dtrain_cli.study.study_spec import Better, Kind, Scale, StudySpec, TrialResources, ValueRange
-from dtrain_cli.study.trials import MetricReported, PruneOrdered, TrialAsked, TrialEnded, Trials, TrialState
 
 PARAMETERS = {
     "rate": ValueRange(1e-3, 10, scale=Scale.LOG),
@@ -88,7 +88,7 @@ def test_successive_halving_decides_as_that_of_optuna_does(direction):
 
 def test_optuna_asks_what_a_plain_loop_of_it_asks_with_the_same_seed(tmp_path):
     optuna = pytest.importorskip("optuna")
-    from dtrain_cli.study.search_optuna import OptunaSearch
+    from dtrain.studies.search_optuna import OptunaSearch
 
     def quality(values):
         return -abs(math.log(values["rate"])) + values["units"] / 300 + (values["optimizer"] == "adam")
@@ -117,7 +117,7 @@ def test_optuna_asks_what_a_plain_loop_of_it_asks_with_the_same_seed(tmp_path):
 
 def test_optunas_file_is_made_from_the_journal_and_has_no_trial_that_runs_for_ever(tmp_path):
     optuna = pytest.importorskip("optuna")
-    from dtrain_cli.study.search_optuna import OptunaSearch
+    from dtrain.studies.search_optuna import OptunaSearch
 
     study = spec(sampler="tpe", parallel_trial_count=2)
     trials = Trials(study)

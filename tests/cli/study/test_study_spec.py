@@ -3,8 +3,8 @@
 import pytest
 
 from dtrain.errors import SpecError
-from dtrain_cli.study.study import search_problems
-from dtrain_cli.study.study_spec import Better, changed, memory_bytes, read_study
+from dtrain.studies.study_spec import Better, memory_bytes
+from dtrain_cli.study.study import changed, read_study
 
 GOOD = """\
 name: search
@@ -26,7 +26,7 @@ resources: {cores: 2, memory: 2GB}
 
 def read(folder, text):
     (folder / "study.yaml").write_text(text)
-    return read_study(folder / "study.yaml", False, search_problems)
+    return read_study(folder / "study.yaml", False)
 
 
 def mistakes_of(folder, text):

@@ -7,9 +7,9 @@ import msgspec
 import pytest
 
 from dtrain.errors import RunError
-from dtrain_cli.study.study_files import StudyFiles, StudyJournal
-from dtrain_cli.study.study_spec import Better, StudySpec
-from dtrain_cli.study.trials import (
+from dtrain.studies.study_files import StudyFiles, StudyJournal
+from dtrain.studies.study_spec import Better, StudySpec
+from dtrain.studies.trials import (
     ENDED_TRIAL,
     Event,
     MetricReported,

@@ -25,8 +25,8 @@ from dtrain.errors import RunError, RunInUseError, RunNotFoundError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.runs.files import RunFiles, open_own
 from dtrain.runs.json_file import read_record, replace_json
-from dtrain_cli.study.study_spec import Scalar, StudySpec
-from dtrain_cli.study.trials import Event, Trial
+from dtrain.studies.study_spec import Scalar, StudySpec
+from dtrain.studies.trials import Event, Trial
 
 JOURNAL_BYTES_MAX = 1 << 30
 _EVENTS = msgspec.json.Decoder(Event)
@@ -52,6 +52,10 @@ class StudyFiles(RunFiles, frozen=True):
     @property
     def record(self) -> Path:
         return self.directory / "study.json"
+
+    @property
+    def optuna(self) -> Path:
+        return self.directory / "study.log"
 
     @property
     def socket(self) -> Path:

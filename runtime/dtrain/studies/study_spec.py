@@ -1,27 +1,21 @@
-"""The file of a study: parameters, metric, sampler, counts. Every mistake at once, with its line."""
+"""The spec of a study: parameters, metric, sampler, counts; and the rules that its values must obey."""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from dtrain.config import KeyPath, Problem, resolve
-from dtrain.config.plain_data import AtLeast0, AtLeast1, below, mistakes, with_nulls
-from dtrain.errors import SpecError
-from dtrain_cli.spec import SpecTree, read_tree
+from dtrain.config import Problem
+from dtrain.config.plain_data import AtLeast0, AtLeast1, below
 
 Scalar = str | int | float | bool
 Named = str | dict[str, dict[str, Any]]
 """The name of a sampler or pruner, with its options if it has any."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?")
-_STAND_IN = {"name": "s", "metric": {"m": "maximize"}, "parameters": {"p": [1]}}
-CHANGEABLE = ("max_trial_count", "parallel_trial_count", "max_failed_trial_count", "resources", "timeout_s")
-"""What may be another when a study goes on; anything else would make its trials incomparable."""
 
 
 Better = StrEnum("Better", "MAXIMIZE MINIMIZE")
@@ -160,55 +154,3 @@ def name_of(named: Named | None) -> str:
 
 def options_of(named: Named | None) -> dict[str, Any]:
     return next(iter(named.values())) if isinstance(named, dict) else {}
-
-
-def read_study(
-    path: Path, foreign: bool, search_problems: Callable[[StudySpec], Iterable[Problem]]
-) -> tuple[StudySpec, dict[str, Any] | None]:
-    """Read a study, and the spec of its trials; raise a `SpecError` with all mistakes, a line each.
-
-    Args:
-        path: the file; that of the trials is relative to its folder.
-        foreign: whether the trials are of `-- COMMAND`.
-        search_problems: yields what is wrong with the sampler and the pruner of a study.
-    """
-    tree = read_tree(path)
-    data = {key: value for key, value in with_nulls(tree.data, StudySpec).items() if value is not None}
-    problems = list(mistakes(data, StudySpec))
-    broken = {path[0] for path, _ in problems}
-    # Rules do not see what has not the form of its key; something stands in for what is needed.
-    sound = {key: data[key] for key in data if key not in broken}
-    spec = msgspec.convert(_STAND_IN | sound, StudySpec)
-    problems += (each for each in [*spec.problems(), *search_problems(spec)] if each[0][0] in sound)
-    trial, more = _trial_tree(data.get("trial"), tree, path.parent, foreign)
-    problems.sort(key=lambda problem: tree.position(problem[0]))
-    lines = [tree.describe(*problem) for problem in problems] + more
-    if lines:
-        raise SpecError("\n".join(lines))
-    return spec, trial
-
-
-def _trial_tree(
-    given: Any, tree: SpecTree, folder: Path, foreign: bool
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the spec of each trial, and a line for each of its mistakes."""
-    prefix: KeyPath = ("trial",)
-    source, data = tree, given
-    if isinstance(given, str):
-        prefix = ()
-        try:
-            source = read_tree(folder / given)
-        except SpecError as error:
-            return None, [str(error)]
-        data = source.data
-    if not isinstance(data, dict):
-        return None, []
-    _, problems = resolve(data, foreign, not foreign)
-    ordered = sorted(below(prefix, problems), key=lambda problem: source.position(problem[0]))
-    return data, [source.describe(*problem) for problem in ordered]
-
-
-def changed(before: StudySpec, now: StudySpec) -> list[str]:
-    """Return the keys in which a study that goes on may not differ, and does."""
-    names = (name for name in StudySpec.__struct_fields__ if name not in CHANGEABLE)
-    return [name for name in names if getattr(before, name) != getattr(now, name)]

@@ -11,9 +11,9 @@ from typing import Any
 
 from dtrain.config import Problem
 from dtrain.errors import DtrainError
-from dtrain_cli.study.samplers import Search
-from dtrain_cli.study.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange, name_of, options_of
-from dtrain_cli.study.trials import ENDED_TRIAL, Trial, Trials, TrialState
+from dtrain.studies.samplers import Search
+from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange, name_of, options_of
+from dtrain.studies.trials import ENDED_TRIAL, Trial, Trials, TrialState
 
 try:
     import optuna

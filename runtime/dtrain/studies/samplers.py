@@ -8,8 +8,8 @@ import math
 import random
 from typing import Any
 
-from dtrain_cli.study.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange, name_of, options_of
-from dtrain_cli.study.trials import Trial, Trials
+from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange, name_of, options_of
+from dtrain.studies.trials import Trial, Trials
 
 SAMPLERS: dict[str, dict[str, Any]] = {"random": {"seed": 0}, "grid": {}}
 HALVING = {"min_resource": 1, "reduction_factor": 4, "min_early_stopping_rate": 0}

@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from dtrain_cli.study.study_spec import Scalar, StudySpec
+from dtrain.studies.study_spec import Scalar, StudySpec
 
 ATTEMPTS_MAX = 3
 """Starts of a trial whose launcher was killed each time; then it has failed."""

@@ -1,0 +1,1 @@
+"""Studies: trials of one program with other values, which samplers choose, and their journal on the disk."""
