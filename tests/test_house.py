@@ -65,10 +65,10 @@ RUNTIME_FLOORS = [
     "strategies",
     "distribute",
     "callbacks",
-    "tuning",
     "saving",
     "training",
     "compat",
+    "tuning",
     "integrations",
     "task",
 ]

@@ -119,6 +119,8 @@ def go_on(files: StudyFiles, path: Path | None, steps: int | None, top: int) -> 
         RunError: there is no such study, another tuner has it, or it has not come to its end.
     """
     record = files.read()
+    if record.program is None and not record.arguments:
+        raise SpecError(f"study {files.directory.name} is of a search in a program, which goes on with it")
     if path is not None:
         spec, trial = read_study(path, record.program is None)
         if others := changed(replace(record.spec, trial=record.trial), replace(spec, trial=trial)):

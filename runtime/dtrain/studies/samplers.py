@@ -32,6 +32,10 @@ class Search:
         chance = random.Random(f"{options_of(self._spec.sampler).get('seed', 0)}/{number}")
         return {name: _drawn(parameter, chance) for name, parameter in parameters.items()}
 
+    def widen(self, spec: StudySpec) -> None:
+        """Choose values for the parameters of this spec from now on, which has more of them."""
+        self._spec = spec
+
     def prunes(self, trials: Trials, trial: Trial) -> bool:
         """Return whether a trial is to end, by its newest report."""
         return self._halving is not None and halving_prunes(trials, trial, **self._halving)

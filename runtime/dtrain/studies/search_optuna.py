@@ -32,7 +32,7 @@ class OptunaSearch(Search):
     def __init__(self, spec: StudySpec, trials: Trials, log: Path) -> None:
         """Make the sampler and Optuna's file, and tell them of every trial of the journal."""
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self._distributions = {name: _distribution(each) for name, each in spec.parameters.items()}
+        self.widen(spec)
         log.unlink(missing_ok=True)
         self._study = optuna.create_study(
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(log))),
@@ -46,12 +46,16 @@ class OptunaSearch(Search):
         running = [trial.number for trial in trials.all if trial.state not in ENDED_TRIAL]
         self._asked = {number: optuna.trial.Trial(self._study, found[number]._trial_id) for number in running}
 
+    def widen(self, spec: StudySpec) -> None:
+        """Choose values for the parameters of this spec from now on, which has more of them."""
+        self._distributions = {name: _distribution(each) for name, each in spec.parameters.items()}
+
     def _frozen(self, trial: Trial) -> Any:
         return optuna.trial.create_trial(
             state=_STATES.get(trial.state, TheirState.RUNNING),
             value=trial.value if trial.state is TrialState.COMPLETE else None,
             params=trial.values,
-            distributions=self._distributions,
+            distributions={name: self._distributions[name] for name in trial.values},
             intermediate_values={step: _number(value) for step, value in trial.reports.items()},
         )
 

@@ -1,4 +1,4 @@
-"""`dt.tuning`: what a program of a trial of `dtrain tune` says of itself, and is told.
+"""The program of a trial of `dtrain tune`: what it says of itself, and is told.
 
 Outside of a trial both functions do nothing, so that the same program runs alone and under `dtrain launch`.
 """
@@ -10,8 +10,6 @@ from dtrain.errors import InputError
 from dtrain.process.assignment import TF_CONFIG
 from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.trial_reports import append_report, prune_is_ordered
-
-__all__ = ["report", "should_prune"]
 
 _reports = 0
 
