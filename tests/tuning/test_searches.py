@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said():
         (lambda: hp.Float("c", 1, 2, step=1, sampling="log"), "linear scale"),
         (lambda: hp.Choice("d", []), "one value or more"),
         (lambda: hp.get("e"), "there is no 'e'"),
-        (lambda: dt.tuning.Objective("loss", "down"), "expected min or max"),
+        (lambda: dt.tuning.RandomSearch(build, dt.tuning.Objective("loss", "down")), "expected min or max"),
         (lambda: dt.tuning.RandomSearch(build, project_name="a/b"), "expected letters"),
     ):
         with pytest.raises(SpecError, match=said):

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import re
 import signal
 import time
 from pathlib import Path
@@ -25,10 +24,11 @@ class Memory(click.ParamType[int]):
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        match = re.fullmatch(r"(\d{1,15})([kMGT]?)B?", str(value))
-        if match is None:
+        from dtrain.studies.study_spec import memory_bytes
+
+        if (found := memory_bytes(value)) is None:
             self.fail(f"{value!r} is not an amount of memory such as 800MB or 2GB.", param, ctx)
-        return int(match[1]) * int(1000 ** " kMGT".index(match[2] or " "))
+        return found
 
 
 @click.group(

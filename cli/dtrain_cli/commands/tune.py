@@ -18,12 +18,18 @@ VIEWS = ("status", "best", "report")
 @click.argument("view", type=click.Choice(VIEWS))
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Of report: write a page.")
 @runs_dir_option
-def look_at(view: str, name: str, as_json: bool, runs_dir: Path | None) -> None:
+def look_at(view: str, name: str, as_json: bool, out: Path | None, runs_dir: Path | None) -> None:
     """Show study NAME: its trials as they were asked (status), the best first (report), or the best alone."""
     from dtrain_cli.study.study import best_of, lines_of, look, study_files
 
-    report = look(study_files(name, runs_dir))
+    report = look(files := study_files(name, runs_dir))
+    if out is not None:
+        from dtrain_cli.study.study_page import study_page
+
+        out.write_text(study_page(report, files.read().spec), encoding="utf-8")
+        return
     alone = best_of(report) if view == VIEWS[1] else None
     if as_json:
         click.echo(json.dumps(alone or report))
@@ -43,7 +49,8 @@ def look_at(view: str, name: str, as_json: bool, runs_dir: Path | None) -> None:
     "  dtrain tune --resume mnist-search\n"
     "  dtrain tune --resume mnist-search --steps 5000 --top 3\n"
     "  dtrain tune status mnist-search\n"
-    "  dtrain tune best mnist-search --json\n",
+    "  dtrain tune best mnist-search --json\n"
+    "  dtrain tune report mnist-search --out search.html\n",
 )
 @click.option("--resume", metavar="NAME", help="Go on with a study, also after kill -9 or a reboot.")
 @click.option("--steps", type=Count(1), metavar="N", help="With --resume: train the best on, with --steps N.")

@@ -179,6 +179,7 @@ def look(files: StudyFiles) -> dict[str, Any]:
     listed = [
         {"trial": trial.number, "state": str(trial.state), "values": trial.values}
         | dict(zip(("step", "value"), trial.last or (None, None), strict=True))
+        | ({} if trial.value is None else {"value": trial.value})
         | {name: getattr(trial.end, name, None) for name in ("why", "peak_memory_bytes")}
         | {"run_dir": str(files.trial(trial.number).directory), "command": files.command(record, trial)}
         for trial in trials.all

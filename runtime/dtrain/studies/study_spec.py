@@ -15,7 +15,7 @@ Scalar = str | int | float | bool
 Named = str | dict[str, dict[str, Any]]
 """The name of a sampler or pruner, with its options if it has any."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?([kMGT]?)(i?)B?")
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?([kMGT]?)(i?)B?")
 
 
 Better = StrEnum("Better", "MAXIMIZE MINIMIZE")

@@ -9,7 +9,7 @@ import copy
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -36,7 +36,7 @@ from dtrain.tuning.hyperparameters import HyperParameters
 RISING = ("acc", "auc", "precision", "recall", "f1", "iou")
 
 
-class Objective:
+class Objective(NamedTuple):
     """The number of the logs that a search makes large or small. See `keras_tuner.Objective`.
 
     Args:
@@ -44,11 +44,8 @@ class Objective:
         direction: ``min`` or ``max``.
     """
 
-    def __init__(self, name: str, direction: str) -> None:
-        if direction not in ("min", "max"):
-            raise SpecError(f"Objective: direction: expected min or max, found {direction!r}")
-        self.name = name
-        self.direction = direction
+    name: str
+    direction: str
 
 
 class RandomSearch:
@@ -93,7 +90,8 @@ class RandomSearch:
         self._build: Callable[[HyperParameters], Any] = getattr(hypermodel, "build", hypermodel)
         self._failures_max = max_consecutive_failed_trials
         self._mode = objective.direction
-        better = Better.MAXIMIZE if self._mode == "max" else Better.MINIMIZE
+        if (better := {"max": Better.MAXIMIZE, "min": Better.MINIMIZE}.get(self._mode)) is None:
+            raise SpecError(f"Objective: direction: expected min or max, found {self._mode!r}")
         sampler: Named = {self._sampler: {"seed": seed or 0}}
         spec = StudySpec(project_name, {objective.name: better}, {}, max_trials, sampler=sampler)
         if problems := [text for path, text in spec.problems() if path[0] != "parameters"]:

@@ -95,6 +95,9 @@ def test_the_trials_of_a_command_report_by_lines_of_json_and_the_best_is_told(st
     shown = study.launcher.dtrain("tune", "report", "search")
     assert shown.end() == 0
     assert [line[:4] for line in shown.out.splitlines()[2:]] == ["0001", "0002", "0000"]
+    written = study.launcher.dtrain("tune", "report", "search", "--out", "page.html")
+    assert written.end() == 0, written.err
+    assert "<svg" in (study.folder / "page.html").read_text()
     code, err = study.tune("study.yaml", *BY_COMMAND)
     assert code == 2
     assert "--resume search" in err

@@ -1,0 +1,99 @@
+"""The page of a study: the best so far, parallel coordinates, which parameters matter, and all trials.
+
+Importance is the share of the metric's variance that lies between groups of complete trials: those with the
+same value, or of a range the lower, middle and upper third of the trials. It is adjusted for the number of
+groups (adjusted R squared of their means), so that a parameter without influence has about 0.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from statistics import fmean, pvariance
+from typing import Any
+
+from dtrain.studies.study_files import values_text
+from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange
+from dtrain_cli.console.page import dot, drawing, label, line, page, table
+
+THIRDS = 3
+_GREY, _DARK = "#bbb", "#246"
+Row = dict[str, Any]
+
+
+def study_page(report: Row, spec: StudySpec) -> str:
+    """Draw and list what `study.look` has found."""
+    done = [report["trials"][number] for number in report["ranking"]]
+    parts = []
+    if done:
+        values = [row["value"] for row in done]
+        axes = {**spec.parameters, spec.metric_name: ValueRange(min(values), max(values))}
+        shares = [(name, _importance(done, name, parameter)) for name, parameter in spec.parameters.items()]
+        bars = [(name, f"{share:.2f}", "█" * round(40 * share)) for name, share in shares]
+        parts = [
+            drawing(f"{spec.metric_name} of each trial, and the best so far", _best_so_far(done, spec, axes)),
+            drawing("Complete trials: red is the best, blue the worst", _parallel(done, axes)),
+            "<h2>Share of the variance that each parameter explains alone</h2>",
+            table(("parameter", "share", ""), bars),
+        ]
+    heads, ranked = ("trial", "state", "value", "step", "why"), set(report["ranking"])
+    order = [*done, *(row for row in report["trials"] if row["trial"] not in ranked)]
+    cells = ([*map(row.get, heads), *map(row["values"].get, spec.parameters)] for row in order)
+    listed = table((*heads, *spec.parameters), cells)
+    return page(f"Study {spec.name}: {report['state']}", [*parts, "<h2>Trials</h2>", listed])
+
+
+def _best_so_far(done: Sequence[Row], spec: StudySpec, axes: dict[str, Parameter]) -> Iterator[str]:
+    rows = sorted(done, key=lambda row: int(row["trial"]))
+    last, axis = max(1, rows[-1]["trial"]), axes[spec.metric_name]
+    best = accumulate((row["value"] for row in rows), max if spec.maximizes else min)
+    xs = [row["trial"] / last for row in rows]
+    yield line([(x, _position(axis, value)) for x, value in zip(xs, best, strict=True)], _DARK)
+    for x, row in zip(xs, rows, strict=True):
+        yield dot((x, _position(axis, row["value"])), _GREY if row is not done[0] else "red", _hint(row))
+    yield from (label((-0.02, _position(axis, tick)), f"{tick:.4g}", "end") for tick in _ticks(axis))
+    yield from (label((x, -0.1), f"trial {round(x * last)}") for x in (0, 1))
+
+
+def _parallel(done: Sequence[Row], axes: dict[str, Parameter]) -> Iterator[str]:
+    xs = {name: index / max(1, len(axes) - 1) for index, name in enumerate(axes)}
+    for name, axis in axes.items():
+        yield line([(xs[name], 0), (xs[name], 1)], _GREY)
+        yield label((xs[name], 1.08), name)
+        for tick in _ticks(axis):
+            text = f"{tick:.4g}" if isinstance(tick, float) else tick
+            yield label((xs[name] + 0.005, _position(axis, tick)), text, "start")
+    for rank, row in reversed([*enumerate(done)]):
+        values = row["values"] | {[*axes][-1]: row["value"]}
+        points = [(xs[name], _position(axis, values[name])) for name, axis in axes.items() if name in values]
+        yield line(points, f"hsl({240 * rank / max(1, len(done) - 1):.0f},80%,50%)", _hint(row))
+
+
+def _hint(row: Row) -> str:
+    return f"trial {row['trial']}: {row['value']:.6g}; {values_text(row['values'])}"
+
+
+def _ticks(axis: Parameter) -> Sequence[Scalar]:
+    return (axis.min, axis.max) if isinstance(axis, ValueRange) else axis
+
+
+def _position(axis: Parameter, value: Any) -> float:
+    if not isinstance(axis, ValueRange):
+        return (axis.index(value) + 0.5) / len(axis)
+    form = math.log if axis.scale is Scale.LOG else float
+    low, high = form(axis.min), form(axis.max)
+    return 0.5 if low == high else (form(value) - low) / (high - low)
+
+
+def _importance(done: Sequence[Row], name: str, axis: Parameter) -> float:
+    rows = sorted(
+        (row for row in done if name in row["values"]), key=lambda row: _position(axis, row["values"][name])
+    )
+    groups: dict[Any, list[float]] = {}
+    for index, row in enumerate(rows):
+        group = index * THIRDS // len(rows) if isinstance(axis, ValueRange) else repr(row["values"][name])
+        groups.setdefault(group, []).append(row["value"])
+    mean = fmean(row["value"] for row in rows) if rows else 0.0
+    total = sum((row["value"] - mean) ** 2 for row in rows)
+    within = sum(pvariance(group) * len(group) for group in groups.values())
+    free = len(rows) - len(groups)
+    return max(0.0, 1 - within / free * (len(rows) - 1) / total) if free > 0 and total > 0 else 0.0
