@@ -15,6 +15,7 @@ from row_by_row import every_row
 from dtrain.process.tensorflow import read_tf_config
 from dtrain_cli.main import cli
 from dtrain_cli.spec import read_spec
+from dtrain_cli.study.study import read_study
 
 README_LIMIT_BYTES = 6000
 SOURCES = [ROOT, ROOT / "runtime", ROOT / "runtime" / "dtrain"]
@@ -74,7 +75,10 @@ def test_the_program_of_the_readme_trains():
 def test_every_spec_is_right(block: Block, tmp_path):
     path = tmp_path / "spec.yaml"
     path.write_text(block.text)
-    read_spec(path, trains=True)
+    if "\nparameters:" in block.text:
+        read_study(path, foreign=False)
+    else:
+        read_spec(path, trains=True)
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=str)

@@ -166,6 +166,19 @@ def test_tuned_trial(output):
     assert reports[-1]["value"] > 0.8
 
 
+def test_a_study_of_tuned_trials(launcher):
+    study = (EXAMPLES / "tuned_trial.study.yaml").read_text()
+    assert "max_trial_count: 20" in study
+    (launcher.folder / "study.yaml").write_text(study.replace("max_trial_count: 20", "max_trial_count: 4"))
+    command = launcher.dtrain(
+        "tune", "study.yaml", str(EXAMPLES / "tuned_trial.py"), "--quick", "--epochs", "3"
+    )
+    assert command.end() == 0, command.err
+    best = launcher.dtrain("tune", "best", "digits-search", "--json")
+    assert best.end() == 0, best.err
+    assert json.loads(best.out)["value"] > 0.9
+
+
 def test_own_model(output):
     (error,) = numbers(r"not seen: ([\d.]+)", output(EXAMPLES / "own_model.py"))
     assert error < 0.2
