@@ -112,7 +112,8 @@ class Tuner(msgspec.Struct):
     def _fork_server(self, limits: dict[str, str]) -> subprocess.Popen[bytes] | None:
         """Start what spares tasks their imports; a launch before it is ready does without."""
         socket = self.files.socket
-        if self.record.program is None or WARM_START_VARIABLE in os.environ or len(str(socket)) > SOCKET_MAX:
+        served = os.environ.get(WARM_START_VARIABLE)
+        if self.record.program is None or served or len(str(socket)) > SOCKET_MAX:
             return None
         socket.unlink(missing_ok=True)
         words = [sys.executable, "-P", "-m", "dtrain.task", "--warm-server", str(socket)]

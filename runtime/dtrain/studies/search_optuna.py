@@ -21,7 +21,7 @@ try:
     from optuna.storages.journal import JournalFileBackend
     from optuna.trial import TrialState as TheirState
 except ImportError as error:
-    raise DtrainError(f"this sampler or pruner is Optuna's: `pip install 'optuna>=5.0'` ({error})") from None
+    raise DtrainError(f"this sampler or pruner is Optuna's: `pip install 'optuna>=4.0'` ({error})") from None
 
 _STATES = dict(zip(ENDED_TRIAL, (TheirState.COMPLETE, TheirState.PRUNED, TheirState.FAIL), strict=True))
 

@@ -122,8 +122,13 @@ def test_optunas_file_is_made_from_the_journal_and_has_no_trial_that_runs_for_ev
     study = spec(sampler="tpe", parallel_trial_count=2)
     trials = Trials(study)
     search = OptunaSearch(study, trials, tmp_path / "study.log")
-    for number in range(4):
+    for number in range(5):
         trials.apply(TrialAsked(trial=number, values=search.ask(trials)))
+    trials.apply(MetricReported(trial=4, step=3, value=None, source=0))
+    trials.apply(TrialEnded(trial=4, state=TrialState.PRUNED))
+    fewer = {name: value for name, value in trials.all[0].values.items() if name != "drop"}
+    trials.apply(TrialAsked(trial=5, values=fewer))  # of a program that did not ask for all
+    trials.apply(TrialEnded(trial=5, state=TrialState.COMPLETE, value=0.125))
     trials.apply(MetricReported(trial=1, step=5, value=0.5, source=0))
     trials.apply(TrialEnded(trial=0, state=TrialState.COMPLETE, value=0.25))  # killed before it was told
     trials.apply(TrialEnded(trial=2, state=TrialState.FAILED, why="x"))
@@ -133,7 +138,10 @@ def test_optunas_file_is_made_from_the_journal_and_has_no_trial_that_runs_for_ev
         again.tell(trials, trials.all[number])
     backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.log"))
     found = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend)).trials
-    assert [trial.state.name for trial in found] == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
+    states = ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE", "PRUNED", "COMPLETE"]
+    assert [trial.state.name for trial in found] == states
+    assert [trial.value for trial in found if trial.state.name == "COMPLETE"] == [0.25, 0.5, 0.5, 0.125]
+    assert math.isnan(found[4].intermediate_values[3])
     assert [trial.params for trial in found] == [trial.values for trial in trials.all]
     assert found[1].intermediate_values == {5: 0.5}
 

@@ -346,7 +346,8 @@ class Fit(msgspec.Struct):
             results = self.evaluate(model.arrays, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
-            append_report(checkpoint.global_step, results, evaluated=True)
+            if checkpoint.global_step:  # what has learned nothing is no result of a trial
+                append_report(checkpoint.global_step, results, evaluated=True)
             self.validation.evaluated(checkpoint.global_step, results, False)
             last = checkpoint.global_step, results
         if last is not None:
