@@ -262,7 +262,8 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     elif not listed:
         click.echo(no_run_below(directory, found.unread), err=True)
     else:
-        from dtrain_cli.console.run_table import bytes_text, runs_table, stdout_console
+        from dtrain_cli.console.live_table import bytes_text
+        from dtrain_cli.console.run_table import runs_table, stdout_console
 
         stdout_console().print(runs_table(listed))
         used = bytes_text(sum(bytes_of(run, directory) for run in known))
@@ -326,7 +327,7 @@ def rm(
         )
 
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.console.run_table import bytes_text
+    from dtrain_cli.console.live_table import bytes_text
     from dtrain_cli.console.streams import say
     from dtrain_cli.launch.on_hosts import clean_hosts
     from dtrain_cli.runs.ending import alive_text, bytes_of, old_runs, remove_run

@@ -20,6 +20,7 @@ from dtrain_cli.console.live_table import (
     INPUT_STALLS_S,
     STYLES,
     Row,
+    bytes_text,
     duration_text,
     evaluation_text,
     fitted_table,
@@ -45,14 +46,6 @@ def stdout_console() -> Console:
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
-
-
-def bytes_text(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {

@@ -38,7 +38,6 @@ from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet, say
-from dtrain_cli.fleet.fetching import apart_text
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.policies.outcomes import RunOutcome
 from dtrain_cli.launch.policies.patience import LaunchLimits
@@ -262,8 +261,10 @@ def _supervise(
         last_word += f"; {text}"
     if there := target.left_there(plan.leader):
         last_word += f"; its files are {there}"
-    if apart := apart_text(files.fetched):
-        last_word += f"; {apart}"
+    if files.fetched.exists():
+        from dtrain_cli.fleet.fetching import apart_text  # not above: a launch here needs nothing of hosts
+
+        last_word += f"; {apart}" if (apart := apart_text(files.fetched)) else ""
     why = None if outcome.failure is None else outcome.failure.kind
     may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
     resumable = may_go_on and record.saved is not None
