@@ -191,3 +191,18 @@ def test_every_task_of_a_cluster_shows_the_trained_values(launcher):
     assert launch.end() == 0, launch.err
     told = {text.partition("KERNEL ")[2] for text in launch.out.splitlines() if "KERNEL " in text}
     assert len(told) == 1, launch.out
+
+
+def test_results_that_are_whole_numbers_have_numpy_too():
+    found = dt.reduce_sum(dt.cast(dt.math.less(0.5, np.ones(3)), dt.int32))
+    assert (found.numpy(), found.numpy().dtype) == (3, np.int32)
+    assert dt.argmax([1.0, 3.0]).numpy() == dt.argmax([[1.0, 3.0]], axis=1)[0].numpy() == 1
+    assert dt.reduce_mean([1, 2]).numpy() == 1  # TensorFlow's: an int32
+
+
+def test_layers_that_prepare_data_have_results_as_others():
+    layer = dt.layers.Normalization()
+    layer.adapt(np.array([[1.0, 2.0], [3.0, 5.0]]))
+    np.testing.assert_array_equal(layer.mean.numpy(), [[2.0, 3.5]])  # Keras keeps the axis of examples
+    np.testing.assert_array_equal(layer.variance.numpy(), [[1.0, 2.25]])
+    assert dt.layers.StringLookup(vocabulary=["a"])(["a", "b"]).numpy().tolist() == [1, 0]

@@ -36,6 +36,52 @@ def test_numbers_are_tensorflow_s(name):
     assert_close(PROGRAMS[name](dt, dt), EXPECTED[name], name)
 
 
+class Block(dt.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = dt.layers.Dense(4)
+        self.norm = dt.layers.BatchNormalization(momentum=0.5)
+
+    def call(self, x, training=None):
+        return self.norm(self.dense(x), training=training)
+
+
+class Outer(dt.Model):
+    def __init__(self):
+        super().__init__()
+        self.last = dt.layers.Dense(4)
+        self.blocks = [Block(), Block()]
+        self.first = dt.layers.Dense(4)
+
+    def call(self, x, training=None):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x, training=training)
+        return self.last(x)
+
+
+def test_a_model_within_a_model_is_told_the_phase_and_weights_follow_the_attributes(tmp_path):
+    """Normalization within is by moving averages in inference; Keras lists weights by attributes."""
+    model = Outer()
+    model.compile("sgd", "mse")
+    x = np.cos(np.arange(96, dtype=np.float32)).reshape(24, 4)
+    model.fit(x, x, epochs=2, batch_size=8, verbose=0)
+    values = [each.numpy() for each in model.trainable_variables]
+    averages = [each.numpy() for each in model.non_trainable_variables]
+    last, (one, other), first = values[:2], (values[2:6], values[6:10]), values[10:]
+    y = x @ first[0] + first[1]
+    for (kernel, bias, gamma, beta), mean, variance in zip(
+        (one, other), averages[::2], averages[1::2], strict=True
+    ):
+        y = (y @ kernel + bias - mean) / np.sqrt(variance + 1e-3) * gamma + beta
+    expected = y @ last[0] + last[1]
+    np.testing.assert_allclose(model.predict(x, batch_size=5, verbose=0), expected, atol=1e-5)
+    model.save(tmp_path / "model")
+    again = dt.load_model(tmp_path / "model")
+    again.set_weights(model.get_weights())
+    np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=1e-5)
+
+
 PROGRAM = """
 import numpy as np
 import dtrain as dt

@@ -19,17 +19,32 @@ class ResultArray(np.ndarray):
         return self.view(np.ndarray)
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a part of it; one float32 number has `numpy()` too."""
+        """Return a part of it; one number has `numpy()` too."""
         part = super().__getitem__(key)
-        return ResultNumber(part) if type(part) is np.float32 else part
+        return _NUMBERS.get(type(part), lambda found: found)(part)
 
 
 class ResultNumber(np.float32):
     """A float32 number with `numpy()`."""
 
     def numpy(self) -> Any:
-        """Return the same value as numpy's float32."""
-        return np.float32(self)
+        """Return the same value as numpy's own number."""
+        return self.dtype.type(self)
+
+
+class ResultInt32(np.int32):
+    """An int32 number with `numpy()`."""
+
+    numpy = ResultNumber.numpy
+
+
+class ResultInt64(np.int64):
+    """An int64 number with `numpy()`."""
+
+    numpy = ResultNumber.numpy
+
+
+_NUMBERS: dict[type, Any] = {np.float32: ResultNumber, np.int32: ResultInt32, np.int64: ResultInt64}
 
 
 class ResultFloat(float):
@@ -85,6 +100,6 @@ def result_of(value: Any) -> Any:
         return {key: result_of(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(result_of, value))
-    if isinstance(value, np.float32):
-        return ResultNumber(value)
+    if isinstance(value, np.generic) and type(value) in _NUMBERS:
+        return _NUMBERS[type(value)](value)
     return ResultFloat(value) if isinstance(value, float) else value

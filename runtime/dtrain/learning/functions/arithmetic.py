@@ -52,10 +52,13 @@ def _of_two(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def _along(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     def run(input_tensor: Any, axis: Any = None, keepdims: bool = False) -> Any:
         axes = tuple(map(int, axis)) if isinstance(axis, list | tuple | np.ndarray) else axis
-        return function(tensor(input_tensor), axis=axes, keepdims=keepdims)
+        x = tensor(input_tensor)
+        found = function(x, axis=axes, keepdims=keepdims)
+        return found.astype(x.dtype) if x.dtype.kind in "iu" else found
 
     what = f"the {name.partition('_')[2]} of `input_tensor` along `axis`, one or several; None: of all"
-    return _named(run, name, f"{what}.\n\n    With `keepdims` these axes stay, with length 1")
+    more = "With `keepdims` these axes stay, with length 1. The dtype stays: a mean of integers is cut to one"
+    return _named(run, name, f"{what}.\n\n    {more}")
 
 
 def _largest(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ import numpy as np
 from dtrain.data.distribution.once import learned_once
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import as_float32
+from dtrain.learning.core.results import result_of
 from dtrain.learning.layers.base import Call, Layer, SymbolicTensor
 from dtrain.learning.layers.normalization import along
 from dtrain.types import Array, Arrays
@@ -32,8 +33,8 @@ class PreparingLayer(Layer):
         if isinstance(given[0], SymbolicTensor):
             return super().__call__(inputs, training)
         if self.takes_list:
-            return self.at_once([self.as_input(each) for each in given], training)
-        return self.at_once(self.as_input(inputs), training)
+            return result_of(self.at_once([self.as_input(each) for each in given], training))
+        return result_of(self.at_once(self.as_input(inputs), training))
 
     def as_input(self, value: Any) -> Array:
         """Return a caller's value as an array: text and bytes as objects, numbers as the layer takes them."""
@@ -145,9 +146,8 @@ class Normalization(PreparingLayer):
         One task of a run does it for all; see `data.distribution.once`.
         """
         settings = f"axis {self.axis}, invert {self.invert}"
-        self.mean, self.variance = self._learned_by_one(
-            settings, self._learned, data, batch_size or EXAMPLES_MAX, steps
-        )
+        learned = self._learned_by_one(settings, self._learned, data, batch_size or EXAMPLES_MAX, steps)
+        self.mean, self.variance = (result_of(np.float32(each)) for each in learned)
 
     def _learned(self, batches: Iterable[Array]) -> list[Any]:
         count, mean, squares = 0, np.float64(0), np.float64(0)
@@ -165,7 +165,8 @@ class Normalization(PreparingLayer):
             mean = mean + (own - mean) * (added / count)
         if not count:
             raise InputError(f"{self.label}: adapt: expected at least one example, found none")
-        return [np.asarray(mean).tolist(), np.asarray(squares / count).tolist()]
+        shape = [array.shape[axis] if axis in kept else 1 for axis in range(array.ndim)]
+        return [np.reshape(each, shape).tolist() for each in (mean, squares / count)]
 
     def _kept_axes(self, rank: int) -> list[int]:
         if self.axis is None:
