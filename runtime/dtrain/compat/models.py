@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dtrain.errors import SpecError
+from dtrain.errors import InputError, SpecError
 from dtrain.learning import layers
 from dtrain.learning.core.configuration import NO_OBJECTS, REGISTERED, CustomObjects, from_data, to_data
 from dtrain.saving.destination import FilePath
@@ -88,6 +88,8 @@ def clone_model(
         clone_function: returns the new layer for each layer but inputs; it is described as data. None: an
             equal one.
     """
+    if not isinstance(model, Model):
+        raise InputError(f"clone_model: expected a model, found {type(model).__name__}")
     config = to_data(model.get_config())
     own = {type(each).__name__: type(each) for each in model.network.layers}
     if clone_function is not None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, mkdtemp
 
 from dtrain.checkpoints.folder import DISK, FileOperations
-from dtrain.errors import CheckpointError, DtrainError, SpecError
+from dtrain.errors import CheckpointError, DtrainError, InputError, SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
 from dtrain.strategies.interface import Strategy
@@ -47,6 +47,8 @@ def written(strategy: Strategy | None, path: FilePath, overwrite: bool = True) -
         RunInUseError: another run writes it.
         SpecError: nothing here knows the URL.
     """
+    if path is None:
+        raise InputError("save: expected the path of a file, found None")
     if strategy is not None and not strategy.is_leader:
         yield _own_copy(strategy, path)
         return
@@ -75,6 +77,8 @@ def source(strategy: Strategy, path: FilePath) -> Path:
 
     What a URL names is copied here first, and deleted when the process ends; errors are those of `written`.
     """
+    if path is None:
+        raise InputError("load: expected the path of a file, found None; has latest_checkpoint found none?")
     if not strategy.is_leader and (own := _own_copy(strategy, path)).is_file():
         return own
     if not is_url(path):

@@ -15,6 +15,7 @@ import numpy as np
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError, SpecError
+from dtrain.learning.core.configuration import OfBaseClass
 from dtrain.learning.graphs.graph import Graph, Part, Submodel
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
@@ -214,9 +215,12 @@ def as_array(value: Any) -> Array:
 class Architecture(WithAccess):
     """A network with the strategy in whose scope it was made; `Model` adds training."""
 
+    strategy: Strategy = OfBaseClass()  # type: ignore[assignment]
+    _network: Network | None = OfBaseClass()  # type: ignore[assignment]
+
     def __init__(self, network: Network | None, name: str | None) -> None:
         self.name = name or type(self).__name__.lower()
-        self.strategy: Strategy = get_strategy()
+        self.strategy = get_strategy()
         self.number = next(_numbers)
         self.compiled: Any = None
         self._network = network
@@ -239,9 +243,10 @@ class Architecture(WithAccess):
             InputError: there are none yet.
         """
         if self._network is None:
-            raise InputError(
-                f"{self.name}: has no layers; compose them in Sequential or Model(inputs, outputs)"
-            )
+            use = "has no layers; compose them in Sequential or Model(inputs, outputs)"
+            if hasattr(self, "call"):
+                use = "has no layers yet; call it with an array, build(input_shape), or fit first"
+            raise InputError(f"{self.name}: {use}")
         return self._network
 
     @property

@@ -284,6 +284,11 @@ def step_method(model: Any, name: str) -> Callable[[Any], Any]:
             result = method(step.x if name == "predict_step" else state.data)
             if name == "predict_step":
                 return bare(result)
+            if not isinstance(result, Mapping):
+                raise ProgramError(
+                    f"{model.name}: {name}: expected a dict of numbers such as {{'loss': loss}}, found "
+                    f"{type(result).__name__}; return it"
+                )
             state.contribute()
             logs = {key: _number(value) for key, value in result.items()}
         if "loss" not in logs and logs:

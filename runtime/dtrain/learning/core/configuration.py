@@ -16,7 +16,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 import numpy as np
 
 from dtrain.absent_names import instead
-from dtrain.errors import SpecError
+from dtrain.errors import ProgramError, SpecError
 
 T = TypeVar("T")
 
@@ -62,6 +62,15 @@ class Configurable:
     def copy(self) -> Self:
         """Return a new object with the same arguments."""
         return self.from_config(self.get_config())
+
+
+class OfBaseClass:
+    """An attribute that `__init__` of a base class sets; a `ProgramError` if a class has not called it."""
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        if owner is None:
+            return self
+        raise ProgramError(f"{kind.__name__}: expected its __init__ to call super().__init__() first")
 
 
 def to_data(value: Any) -> Any:
@@ -121,6 +130,11 @@ def from_data(
     """
     if isinstance(identifier, Configurable):
         return identifier
+    if isinstance(identifier, type):
+        raise SpecError(
+            f"{kind}: expected an object, found the class {identifier.__name__}; write "
+            f"{identifier.__name__}(...)"
+        )
     custom_objects = {**REGISTERED, **custom_objects}
     name: Any = identifier
     arguments: Any = {}

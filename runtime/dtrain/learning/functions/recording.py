@@ -106,7 +106,10 @@ class RecordedTensor(NDArrayOperatorsMixin):
         known = getattr(home, function.__name__, None)
         if known is None:
             raise ProgramError(f"np.{function.__name__}: a tape cannot record it; use functions of dt")
-        return wrapped(known(*mapped(boxed, args), **mapped(boxed, named)))
+        try:
+            return wrapped(known(*mapped(boxed, args), **mapped(boxed, named)))
+        except NotImplementedError:
+            raise ProgramError(f"np.{function.__name__}: has no gradient; use functions of dt") from None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return np.array(bare(self), dtype)

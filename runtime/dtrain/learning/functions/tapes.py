@@ -51,6 +51,8 @@ class GradientTape:
             on the array itself do not, so write ``x = tape.watch(x)``.
         """
         for each in leaves(tensor):
+            if not hasattr(each, "dtype"):
+                raise ProgramError(f"GradientTape.watch: expected arrays or variables, found {each!r}")
             self._named[id(each)] = each
         return mapped(
             lambda each: self.value_of(each, each.read() if isinstance(each, Source) else each), tensor

@@ -61,6 +61,10 @@ class Symbol(NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise ProgramError(_no_numbers("`if`"))
 
+    def numpy(self) -> Array:
+        """Raise a `ProgramError`: there are no numbers yet."""
+        raise ProgramError(_no_numbers("numpy()"))
+
     def __getitem__(self, key: Any) -> Any:
         return self.applied("getitem", (self, key), {})
 

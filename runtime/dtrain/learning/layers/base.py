@@ -6,7 +6,7 @@ to sums over the replicas that compute its other parts. Shapes are those of one 
 axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -363,6 +363,10 @@ class Layer(WithWeights, Configurable):
         """
         if self.composition is None:
             raise ProgramError(f"{self.label}: add_weight: expected a `call`; else `declare` names weights")
+        if None in shape:
+            raise InputError(
+                f"{self.label}: add_weight: expected lengths that are known, found shape {tuple(shape)}"
+            )
         declared = Weight(
             name or "",
             tuple(shape),
@@ -566,5 +570,7 @@ def Input(shape: Sequence[int | None], name: str | None = None, dtype: str | Non
         name: of the input, by which a dict of arrays finds it.
         dtype: numpy's name of it, or ``string``; None: float32 where the layers want it.
     """
+    if not isinstance(shape, Iterable):
+        raise InputError(f"Input: expected the shape of one example, such as ({shape},), found {shape!r}")
     node = LayerNode(InputLayer(dtype, name=name, input_shape=tuple(shape)), ())
     return SymbolicTensor(node, 0, tuple(shape), np.dtype(object if dtype == "string" else dtype or FLOAT32))

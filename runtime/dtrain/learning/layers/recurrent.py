@@ -87,6 +87,10 @@ class RecurrentLayer(TakesStates):
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Any, Any]:
         """Loop over time."""
         batch, times, _ = x.shape
+        if call.mask is not None and call.mask.shape != (batch, times):
+            raise InputError(
+                f"{self.label}: mask: expected shape ({batch}, {times}), found {call.mask.shape}"
+            )
         way = slice(None, None, -1 if self.go_backwards else 1)
         steps = np.ascontiguousarray(x.swapaxes(0, 1)[way])
         mask = None if call.mask is None else call.mask.swapaxes(0, 1)[way, :, np.newaxis]

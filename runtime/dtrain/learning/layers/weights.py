@@ -15,6 +15,12 @@ import numpy as np
 from dtrain.errors import InputError
 from dtrain.types import Array
 
+_INSTEAD = dict.fromkeys(
+    ("add_loss", "add_metric"),
+    "; give an activity_regularizer, or add the term in a loss or train_step of your own",
+)
+"""What to use in the place of methods of Keras's layers."""
+
 
 class WithWeights:
     """The part of every layer that shows its weights; compare `tf.keras.layers.Layer`."""
@@ -121,7 +127,8 @@ class WithWeights:
                     "layer an input_shape, or call the model's build",
                     name=name,
                 )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name)
+        use = _INSTEAD.get(name, "")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{use}", name=name)
 
     def _owner(self) -> Any:
         """Return the model whose values they are: the first made of those that are built, or None."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.errors import SpecError
+from dtrain.errors import ProgramError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
 from dtrain.learning.functions.recording import RecordedTensor, Recording, bare, compute
 from dtrain.learning.losses.loss import Loss
@@ -23,6 +23,8 @@ def reduced(loss: Loss, call: Callable[..., Any], y_true: Any, y_pred: Any, samp
     Source: `compute_weighted_loss` of Keras 2.15 (`keras/src/utils/losses_utils.py`).
     """
     lost = call(_targets(y_true, y_pred), y_pred)
+    if lost is None:
+        raise ProgramError(f"{loss.name or 'loss'}: expected a loss for each example, found None; return it")
     if sample_weight is not None:
         weights = without_last_axis(np.asarray(sample_weight, np.float32), np.ndim(bare(lost)))
         while 0 < weights.ndim < np.ndim(bare(lost)):

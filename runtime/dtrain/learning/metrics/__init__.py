@@ -96,7 +96,7 @@ def get(
     given: Any = getattr(identifier, "keras_name", identifier)
     if isinstance(given, str):
         given = {"class_name": given, "config": {"name": given}}
-    if callable(given) and not isinstance(given, Metric | Mapping):
+    if callable(given) and not isinstance(given, Metric | Mapping | type):
         return MeanOfFunction(function=given)
     found: Metric = from_data(given, "metric", BY_NAME, custom_objects)
     return found

@@ -58,6 +58,7 @@ def _apart(shared: SharedState, state: State) -> Iterator[None]:
         shared.under_way = None
 
 
+_NEEDED = "{}: a metric needs update_state and result, expected a method {} of it, found none"
 _find_replica: list[Callable[[], CallingReplica | None]] = []
 
 
@@ -151,11 +152,12 @@ class Metric(Configurable):
     name: str | None = None
 
     default_name: ClassVar[str] = "metric"
+    _added: ClassVar[Any] = OfBaseClass()
 
     def __post_init__(self) -> None:
         self.name = self.name or self.default_name
         self.shared: SharedState | None = None
-        self._added: dict[str, tuple[int, ...]] = {}
+        vars(self)["_added"] = dict[str, tuple[int, ...]]()
         Metric.reset_state(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -227,7 +229,9 @@ class Metric(Configurable):
 
     def update_state(self, *args: Any, **kwargs: Any) -> None:
         """Add a batch."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            _NEEDED.format(type(self).__name__, "update_state(y_true, y_pred, sample_weight)")
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Add a batch as `update_state`, and return the result over all batches since the last reset."""
@@ -236,7 +240,7 @@ class Metric(Configurable):
 
     def result(self) -> Any:
         """Return the metric over all batches since the last reset; an array if it has several values."""
-        raise NotImplementedError
+        raise NotImplementedError(_NEEDED.format(type(self).__name__, "result()"))
 
     def add_weight(
         self, name: str = "sum", shape: Sequence[int] = (), initializer: Any = "zeros", dtype: Any = None
@@ -265,7 +269,8 @@ class Metric(Configurable):
         return MetricWeight(self, name)
 
     def _sums(self) -> dict[str, tuple[int, ...]]:
-        return self._added
+        added: dict[str, tuple[int, ...]] = self._added
+        return added
 
     def _zeros(self) -> State:
         return {name: np.zeros(shape) for name, shape in self._sums().items()}

@@ -156,6 +156,10 @@ class Applied:
             self._application(variables).finalize(variables)
 
     def _checked(self, pairs: Pairs) -> Application:
+        if odd := [each for each in pairs if not isinstance(each, tuple | list) or len(each) != 2]:
+            raise InputError(
+                f"apply_gradients: expected pairs, as zip(gradients, variables) makes them, found {odd[0]!r}"
+            )
         variables = [variable for _, variable in pairs]
         if all(gradient is None for gradient, _ in pairs):
             raise InputError(

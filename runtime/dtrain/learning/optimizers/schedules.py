@@ -24,7 +24,9 @@ class LearningRateSchedule(Configurable):
     """
 
     def __call__(self, step: int) -> float:
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}: expected a method __call__(self, step), found none"
+        )
 
 
 @dataclass
