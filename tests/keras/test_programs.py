@@ -17,17 +17,24 @@ PRINTED = json.loads((PROGRAMS / "printed.json").read_text())
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?")
 
 
-def same_lines(text, expected, rtol=2e-4):
-    """The lines are those that were expected, but for the last digits of numbers; lines of progress are not
-    looked at.
+def numbers_of_lines(text, expected):
+    """The numbers of each line, and those that were expected there; all else of the lines is the same. Lines of
+    progress are not looked at.
     """
     lines = [line for line in text.splitlines() if not re.match(r"epoch \d+/", line)]
     assert [re.sub(r"\s", "", NUMBER.sub("#", line)) for line in lines] == [
         re.sub(r"\s", "", NUMBER.sub("#", line)) for line in expected
     ], text
-    for line, other in zip(lines, expected, strict=True):
-        found, wanted = (np.array(NUMBER.findall(each), float) for each in (line, other))
-        np.testing.assert_allclose(found, wanted, rtol, atol=2e-5, err_msg=f"{line}\n{other}")
+    return [
+        tuple(np.array(NUMBER.findall(each), float) for each in pair)
+        for pair in zip(lines, expected, strict=True)
+    ]
+
+
+def same_lines(text, expected, rtol=2e-4):
+    """The lines are those that were expected, but for the last digits of numbers."""
+    for found, wanted in numbers_of_lines(text, expected):
+        np.testing.assert_allclose(found, wanted, rtol, atol=2e-5, err_msg=text)
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))
