@@ -82,6 +82,36 @@ def test_a_model_within_a_model_is_told_the_phase_and_weights_follow_the_attribu
     np.testing.assert_allclose(again.predict(x, verbose=0), expected, atol=1e-5)
 
 
+class Scaled(dt.layers.Layer):
+    def build(self, input_shape):
+        self.scale = self.add_weight(name="scale", shape=(input_shape[-1],), initializer="ones")
+        self.inner = dt.layers.Dense(3, activation="tanh")
+
+    def call(self, x):
+        return self.inner(x * self.scale) + x * self.scale
+
+
+def test_gradients_of_a_tape_go_through_layers_of_ones_own():
+    """As far as finite differences; a tape that is open while a layer's `call` runs does not disturb it."""
+    model = dt.Sequential([dt.Input((3,)), dt.layers.Dense(3), Scaled(), Scaled()])
+    x = np.cos(np.arange(12, dtype=np.float32)).reshape(4, 3)
+    dt.utils.check_gradients(model, x)
+    values = dict(zip(model.trainable_variables, model.get_weights(), strict=True))
+    with dt.GradientTape() as tape:
+        loss = dt.reduce_sum(dt.square(model(x)))
+    gradients = tape.gradient(loss, [*values])
+    for variable, gradient in zip(values, gradients, strict=True):
+        direction = np.sign(np.asarray(gradient)) + (np.asarray(gradient) == 0)
+        ends = []
+        for step in (0.01, -0.01):
+            variable.assign(values[variable] + step * direction)
+            ends.append(float(np.sum(np.square(model.predict(x, verbose=0), dtype=np.float64))))
+        variable.assign(values[variable])
+        expected = (ends[0] - ends[1]) / 0.02
+        np.testing.assert_allclose(np.sum(np.asarray(gradient) * direction), expected, rtol=0.01, atol=0.01)
+        assert np.any(np.asarray(gradient))
+
+
 PROGRAM = """
 import numpy as np
 import dtrain as dt

@@ -16,7 +16,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from dtrain.errors import ProgramError
 from dtrain.learning.core.results import ResultArray, ResultFloat, ResultNumber
-from dtrain.learning.functions.tensors import leaves, mapped, plain
+from dtrain.learning.functions.tensors import WATCHERS, leaves, mapped, plain
 from dtrain.types import Array
 
 Forward = Callable[..., Any]
@@ -176,8 +176,17 @@ def compute(what: str, forward: Forward, backward: Backward, *values: Any) -> An
     """
     values = tuple(plain(value) for value in values)
     if not is_recorded(values):
-        return forward(*values)
+        return _aside(forward, *values)
     return wrapped(_computed()((what, forward, backward), *(boxed(value) for value in values)))
+
+
+def _aside(run: Callable[..., Any], *arrays: Any) -> Any:
+    """Run a node's own forward or backward: open tapes record the node, and nothing of what is within."""
+    token = WATCHERS.set(())
+    try:
+        return run(*arrays)
+    finally:
+        WATCHERS.reset(token)
 
 
 @cache
@@ -187,7 +196,7 @@ def _computed() -> Any:
     assert extend is not None
 
     def back(node: Any, gradient: Any, *arrays: Array) -> Any:
-        pairs = zip(node[2](gradient, *arrays), arrays, strict=True)
+        pairs = zip(_aside(node[2], gradient, *arrays), arrays, strict=True)
         return tuple(np.zeros(np.shape(like), np.float32) if each is None else each for each, like in pairs)
 
     def no_second(argnums: Any, result: Any, args: Any, named: Any) -> Any:
@@ -196,7 +205,7 @@ def _computed() -> Any:
             "differentiate twice with functions of dt, without layers"
         )
 
-    forward = extend.primitive(lambda node, *arrays: node[1](*arrays))
+    forward = extend.primitive(lambda node, *arrays: _aside(node[1], *arrays))
     backward = extend.primitive(back)
 
     def gradients(argnums: Any, result: Any, args: Any, named: Any) -> Any:
