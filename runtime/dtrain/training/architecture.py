@@ -215,12 +215,11 @@ def as_array(value: Any) -> Array:
 class Architecture(WithAccess):
     """A network with the strategy in whose scope it was made; `Model` adds training."""
 
-    strategy: Strategy = OfBaseClass()  # type: ignore[assignment]
     _network: Network | None = OfBaseClass()  # type: ignore[assignment]
 
     def __init__(self, network: Network | None, name: str | None) -> None:
         self.name = name or type(self).__name__.lower()
-        self.strategy = get_strategy()
+        self.strategy: Strategy = get_strategy()
         self.number = next(_numbers)
         self.compiled: Any = None
         self._network = network

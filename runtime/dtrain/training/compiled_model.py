@@ -72,6 +72,7 @@ class CompiledModel(Architecture):
                 exist.
             OtherStrategyError: the scope of another strategy than the model's is open.
         """
+        has_layers = self.has_layers  # which says so if there was no super().__init__()
         opened = strategy_of_scope()
         if opened is not None and opened is not self.strategy:
             raise OtherStrategyError(
@@ -79,7 +80,7 @@ class CompiledModel(Architecture):
                 f"{self.strategy!r}; make the model in the same scope"
             )
         by_name = any(isinstance(each, Mapping) for each in (loss, metrics, loss_weights, weighted_metrics))
-        names = self.network.output_names if self.has_layers or by_name else ["output"]
+        names = self.network.output_names if has_layers or by_name else ["output"]
         self.compiled = Compiled.of(
             names, optimizers.get(optimizer), loss, metrics, loss_weights, weighted_metrics
         )

@@ -17,7 +17,7 @@ from dtrain.data.user_data import all_or_stepwise
 from dtrain.errors import InputError
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects
 from dtrain.learning.core.results import result_of
-from dtrain.learning.functions.tensors import leaves, plain
+from dtrain.learning.functions.tensors import plain
 from dtrain.learning.graphs.graph import as_list
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.passes import only
@@ -279,9 +279,9 @@ class Model(RecordedModel):
         if self._network is None and hasattr(self, "call"):
             several = isinstance(of_one_example, list)
             shapes = of_one_example if several else [of_one_example]
-            inputs, outputs = import_module("dtrain.training.tracing").traced(self, shapes, self._input_keys)
-            self._compose(inputs, outputs)
-            self.network.graph.arrange(leaves(vars(self)))
+            tracing = import_module("dtrain.training.tracing")
+            self._compose(*tracing.traced(self, shapes, self._input_keys))
+            self.network.graph.order = tracing.attributes(self, self.network.graph.names)
             if self.compiled is not None and len(self.compiled.outputs) != len(self.network.output_names):
                 raise InputError(
                     f"{self.name}: has {len(self.network.output_names)} outputs; call build(input_shape) "

@@ -6,10 +6,12 @@ then do: dropout, noise and augmentation nothing. A second run with the answer n
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dtrain.errors import ProgramError
+from dtrain.learning.functions.tensors import leaves
+from dtrain.learning.graphs.graph import Part, Submodel
 from dtrain.learning.layers import Input, Layer, SymbolicTensor
 from dtrain.types import Shape
 
@@ -52,6 +54,12 @@ def traced(model: Any, shapes: Sequence[Shape], keys: Sequence[str] | None) -> t
             "Dropout; write the `if` into the `call` of a layer of your own, which is run at each step"
         )
     return (given if keys else inputs), list(outputs) if isinstance(outputs, tuple) else outputs
+
+
+def attributes(model: Any, parts: Iterable[Part]) -> list[Part]:
+    """Return those of a graph's parts that a model has for attributes, in their order."""
+    forms = {id(part.model if isinstance(part, Submodel) else part): part for part in parts}
+    return list(dict.fromkeys(forms[id(each)] for each in leaves(vars(model)) if id(each) in forms))
 
 
 def _run(model: Any, given: Any, phase: TracedPhase) -> Any:

@@ -13,7 +13,7 @@ The parts of a model, and so its weights, are listed in Keras's order. Keras 2.1
   before what it reads, and its inputs in their order.
 - Inputs that no output needs have depth 0, and are the first of that depth.
 - A model within another is one layer: its own layers stay together, in its own order.
-- Of a model with a `call` the order is that of the attributes of its class (`Graph.arrange`).
+- Of a model with a `call` the order is that of the attributes of its class (`Graph.order`).
 
 A config, in JSON types, has a table of all layers, also of those in models within; a table of these models,
 if there are any; for each use the number of its layer or model and the outputs that it reads; and the
@@ -72,7 +72,7 @@ class Submodel:
         self, inputs: Sequence[SymbolicTensor], training: bool | None = None
     ) -> list[SymbolicTensor]:
         self.check([tensor.of_one for tensor in inputs])
-        # what stands for the model's own phase, while a `call` is traced, is none of its two values
+        # while a `call` is traced, what stands for the model's own phase is neither True nor False
         node = LayerNode(self, tuple(inputs), training if isinstance(training, bool) else None)
         shapes = self.graph.output_shapes_for([tensor.of_one for tensor in inputs])
         return [SymbolicTensor(node, index, shape) for index, shape in enumerate(shapes)]
@@ -141,7 +141,7 @@ class Graph:
         leaving: the same, as outputs of uses.
         regularized: the penalties on weights, and the model's name of each weight.
         submodel: the form in which the model stands in others; None: it stands in none.
-        arranged: whether `parts` are in the order of a class's attributes.
+        order: parts that come first; those of a class, which has them for attributes.
     """
 
     def __init__(self, uses: Sequence[PartUse], outputs: Sequence[Slot]) -> None:
@@ -150,7 +150,7 @@ class Graph:
         self.built = False
         self.regularized: tuple[tuple[Regularizer, str], ...] = ()
         self.submodel: Submodel | None = None
-        self.arranged = False
+        self.order: Sequence[Part] = ()
         self._check_wiring()
         self.names = named(list(dict.fromkeys(use.part for use in uses)))
         steps, self._ends = flattened(self.uses, self.names)
@@ -224,21 +224,9 @@ class Graph:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Every layer and model once, in Keras's order; see `by_depth`, and for classes `arrange`."""
+        """Every layer and model once, in Keras's order; see `by_depth`."""
         inputs = [number for number, use in enumerate(self.uses) if isinstance(use.part, InputLayer)]
-        return tuple(by_depth(self.uses, inputs, self.leaving))
-
-    def arrange(self, items: Iterable[Any]) -> None:
-        """Have `parts` in the order of the attributes of a class: its layers and models, as in Keras."""
-        places = dict[int, int]()
-        for item in items:
-            places.setdefault(id(item), len(places))
-
-        def place(part: Part) -> int:
-            return places.get(id(part.model if isinstance(part, Submodel) else part), len(places))
-
-        self.parts = tuple(sorted(self.parts, key=place))
-        self.arranged = True
+        return tuple(dict.fromkeys([*self.order, *by_depth(self.uses, inputs, self.leaving)]))
 
     def build(self, input_shape: Any) -> None:
         """Work out shapes and weights for one example's shape(s); an `InputError` names the layer."""
@@ -387,7 +375,7 @@ class Graph:
             return {
                 "steps": [_use_to_data(use, layers, models) for use in graph.uses],
                 "outputs": [list(slot) for slot in graph.leaving],
-                **({"order": [[*graph.names].index(part) for part in graph.parts]} if graph.arranged else {}),
+                **({"order": [[*graph.names].index(part) for part in graph.order]} if graph.order else {}),
             }
 
         wiring = collect(self)
@@ -416,10 +404,7 @@ class Graph:
     def _of_uses(cls, data: Mapping[str, Any], layers: Sequence[Layer], models: Sequence[Submodel]) -> Self:
         uses = [_use_from_data(each, layers, models) for each in data["steps"]]
         graph = cls(uses, [Slot(*slot) for slot in data["outputs"]])
-        if "order" in data:
-            parts = [*graph.names]
-            graph.parts = tuple(dict.fromkeys([*(parts[number] for number in data["order"]), *graph.parts]))
-            graph.arranged = True
+        graph.order = [[*graph.names][number] for number in data.get("order", ())]
         return graph
 
     def _check_wiring(self) -> None:
