@@ -220,7 +220,8 @@ class Tuner(msgspec.Struct):
             return None
         self._note(end)
         self.search.tell(self.trials, trial)
-        said = end.why or f"{self.trials.spec.metric_name} {end.value}"
+        said = f"{self.trials.spec.metric_name} {end.value:.6g}" if end.value is not None else ""
+        said = "; ".join(filter(None, (said, end.why)))
         if end.state is TrialState.COMPLETE and self.trials.ranked()[:1] != best:
             said += " (best so far)"
         say(f"{number} {end.state}: {said}; {self.trials.left} to go")

@@ -5,7 +5,7 @@ These come from four sources; the first that has the study's metric counts.
 0. `dt.tuning.report` (`reports.jsonl`);
 1. hypertune's file, whose form is that of the package cloudml-hypertune: the value is a text under the
    metric's name beside `global_step`, and the whole file is written anew at each report;
-2. evaluations of `fit`, the evaluator's or the leader's (`reports.jsonl`);
+2. evaluations of `fit`, the evaluator's or the leader's (`reports.jsonl`), with `val_` before a name or not;
 3. what the leader prints: ``{"accuracy": 0.9, "step": 100}``, or
    ``{"metric": "accuracy", "value": 0.9, "global_step": 100}``.
 
@@ -71,8 +71,9 @@ class MetricSources:
                 continue
             if len(self.names) < NAMES_MAX:
                 self.names.setdefault(name)
-            if name == self._metric:
-                yield EVALUATED if entry.get("evaluated") else rank, step, _number(value)
+            evaluated = bool(entry.get("evaluated"))
+            if name == self._metric or (evaluated and f"val_{name}" == self._metric):
+                yield EVALUATED if evaluated else rank, step, _number(value)
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -43,7 +43,9 @@ class StudyRecord(msgspec.Struct, frozen=True):
 
 
 def values_text(values: Mapping[str, Scalar]) -> str:
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    """Return values for people; a program gets every digit."""
+    texts = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in values.items()}
+    return " ".join(f"{name}={text}" for name, text in texts.items())
 
 
 class StudyFiles(RunFiles, frozen=True):

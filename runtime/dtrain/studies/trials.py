@@ -85,7 +85,12 @@ Event = TrialAsked | TrialStarted | MetricReported | PruneOrdered | TrialEnded |
 
 
 class Trial(msgspec.Struct):
-    """A trial as the events so far have made it; `steps`: until which it is trained on, if it is."""
+    """A trial as the events so far have made it.
+
+    Attributes:
+        steps: until which it is trained on; None: it is not.
+        before: its end before that, which stands where the further training fails.
+    """
 
     number: int
     values: dict[str, Scalar]
@@ -95,6 +100,7 @@ class Trial(msgspec.Struct):
     pruning: bool = False
     end: TrialEnded | None = None
     steps: int | None = None
+    before: TrialEnded | None = None
 
     @property
     def reports(self) -> Mapping[int, float | None]:
@@ -157,7 +163,8 @@ class Trials:
             trial.state = event.state
             trial.end = event
         else:
-            trial.state, trial.end, trial.steps = TrialState.ASKED, None, event.steps
+            trial.before, trial.end = trial.end, None
+            trial.state, trial.steps = TrialState.ASKED, event.steps
             trial.pruning, trial.starts = False, 0
 
     def lose_processes(self) -> None:
@@ -191,6 +198,9 @@ class Trials:
         """Return how a trial ends with its launch; None: it is to be started again."""
 
         def ended(state: TrialState, value: float | None = None, why: str | None = None) -> TrialEnded:
+            if state is TrialState.FAILED and trial.before is not None:
+                why = f"it could not be trained on: {why}"
+                return replace(trial.before, why=why, peak_memory_bytes=run.peak_memory_bytes)
             event = TrialEnded(trial=trial.number, state=state, value=value, why=why)
             return replace(event, peak_memory_bytes=run.peak_memory_bytes)
 

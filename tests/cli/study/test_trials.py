@@ -136,6 +136,16 @@ def test_the_best_are_ranked_by_the_direction_and_may_be_trained_on():
     assert [trial.number for trial in trials.next(3)[0]] == [1]
 
 
+def test_a_complete_trial_that_cannot_be_trained_on_keeps_its_value():
+    trials = one()
+    trials.apply(TrialEnded(trial=0, state=TrialState.COMPLETE, value=0.9))
+    trials.apply(TrialExtended(trial=0, steps=500))
+    trials.apply(TrialStarted(trial=0))
+    end = judged(trials, 0, 2)
+    assert (end.state, end.value) == (TrialState.COMPLETE, 0.9)
+    assert end.why.startswith("it could not be trained on: ")
+
+
 def test_more_failures_than_are_allowed_are_too_many():
     trials = Trials(spec(max_failed_trial_count=1), [TrialAsked(trial=n, values={"x": 1}) for n in range(3)])
     for number in range(2):

@@ -111,7 +111,8 @@ def test_a_program_of_hypertune_reports_as_it_is(study):
 
 
 def test_fit_reports_its_validation_without_a_line_of_code(study):
-    study.write(STUDY.replace("[1, 3, 2]", "[1]"), FIT.replace("EPOCHS", "3"))
+    only = STUDY.replace("[1, 3, 2]", "[1]").replace("accuracy: maximize", "val_accuracy: maximize")
+    study.write(only, FIT.replace("EPOCHS", "3"))
     code, err = study.tune("study.yaml", "program.py")
     assert code == 0, err
     reported = [event for event in study.events() if event["event"] == "reported"]
