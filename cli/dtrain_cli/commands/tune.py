@@ -16,14 +16,26 @@ VIEWS = ("status", "best", "report")
 
 @click.command()
 @click.argument("view", type=click.Choice(VIEWS))
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Of report: write a page.")
 @runs_dir_option
-def look_at(view: str, name: str, as_json: bool, out: Path | None, runs_dir: Path | None) -> None:
-    """Show study NAME: its trials as they were asked (status), the best first (report), or the best alone."""
-    from dtrain_cli.study.study import best_of, lines_of, look, study_files
+def look_at(view: str, name: str | None, as_json: bool, out: Path | None, runs_dir: Path | None) -> None:
+    """Show study NAME: its trials as they were asked (status), the best first (report), or the best alone.
 
+    Without NAME, `status` shows the first line of every study.
+    """
+    from dtrain_cli.study.study import all_studies, best_of, lines_of, look, study_files
+
+    if name is None:
+        if view != VIEWS[0]:
+            raise click.UsageError(
+                f"expected the NAME of a study behind {view}; `dtrain tune status` lists them"
+            )
+        found = [look(files) for files in all_studies(runs_dir)]
+        lines = [next(lines_of(each, ranked=False)) for each in found] or ["there are no studies yet"]
+        click.echo(json.dumps({"studies": found}) if as_json else "\n".join(lines))
+        return
     report = look(files := study_files(name, runs_dir))
     if out is not None:
         from dtrain_cli.study.study_page import study_page
@@ -61,8 +73,8 @@ def tune(
 ) -> int | None:
     """Run trials of PROGRAM, each a launch with other values of its flags, as a study's file SPEC says.
 
-    `tune status NAME`, `tune best NAME` and `tune report NAME` show a study; each has --json. A study that
-    was stopped or killed goes on with `tune --resume NAME`.
+    `tune status NAME`, `tune best NAME` and `tune report NAME` show a study, `tune status` lists all; each
+    has --json. A study that was stopped or killed goes on with `tune --resume NAME`.
     """
     if str(words.program) in VIEWS and words.spec is None and resume is None:
         look_at.main([str(words.program), *words.arguments], "dtrain tune", standalone_mode=False)

@@ -145,7 +145,7 @@ class Tuner(msgspec.Struct):
         waiting, new = trials.next(fit)
         for _ in range(new):
             if (values := self.search.ask(trials)) is None:
-                trials.exhausted = True
+                self._note(machine.SearchExhausted(trial=len(trials.all)))
                 break
             self._note(machine.TrialAsked(trial=len(trials.all), values=values))
             waiting.append(trials.all[-1])

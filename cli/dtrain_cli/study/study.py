@@ -84,6 +84,12 @@ def study_files(name: str, runs_dir: Path | None) -> StudyFiles:
     return StudyFiles((runs_dir or default_runs_dir()).absolute() / "studies" / name)
 
 
+def all_studies(runs_dir: Path | None) -> list[StudyFiles]:
+    """Return the studies that have begun, by name."""
+    found = (StudyFiles(path) for path in sorted(study_files("", runs_dir).directory.glob("*")))
+    return [files for files in found if files.record.exists()]
+
+
 def begin(path: Path, program: Path | None, arguments: Sequence[str], runs_dir: Path | None) -> int:
     """Begin a study and run it to its end; return the exit code.
 
@@ -188,7 +194,7 @@ def look(files: StudyFiles) -> dict[str, Any]:
         "study": record.spec.name,
         "state": "running" if lives else "ended" if trials.left == 0 else "stopped",
         "metric": record.spec.metric,
-        "max_trial_count": record.spec.max_trial_count,
+        "max_trial_count": trials.total,
         "counts": {str(state): trials.count(state) for state in TrialState},
         "ranking": [trial.number for trial in trials.ranked()],
         "trials": listed,

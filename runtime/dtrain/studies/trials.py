@@ -81,7 +81,13 @@ class TrialExtended(TrialEvent, frozen=True, tag="extended"):
     steps: int
 
 
-Event = TrialAsked | TrialStarted | MetricReported | PruneOrdered | TrialEnded | TrialExtended
+class SearchExhausted(TrialEvent, frozen=True, tag="exhausted"):
+    """The search has no values for this trial nor for later ones, as at the end of a grid."""
+
+
+Event = (
+    TrialAsked | TrialStarted | MetricReported | PruneOrdered | TrialEnded | TrialExtended | SearchExhausted
+)
 
 
 class Trial(msgspec.Struct):
@@ -149,6 +155,9 @@ class Trials:
             if event.trial == len(self.all):
                 self.all.append(Trial(event.trial, event.values))
             return
+        if isinstance(event, SearchExhausted):
+            self.exhausted = True
+            return
         if not 0 <= event.trial < len(self.all):
             return
         trial = self.all[event.trial]
@@ -178,10 +187,14 @@ class Trials:
         return sum(trial.state in states for trial in self.all)
 
     @property
+    def total(self) -> int:
+        """The number of trials of the whole study, asked or not."""
+        return len(self.all) if self.exhausted else max(len(self.all), self.spec.max_trial_count)
+
+    @property
     def left(self) -> int:
         """The number of trials that have not ended, asked or not."""
-        total = len(self.all) if self.exhausted else max(len(self.all), self.spec.max_trial_count)
-        return total - self.count(*ENDED_TRIAL)
+        return self.total - self.count(*ENDED_TRIAL)
 
     @property
     def too_many_failed(self) -> bool:

@@ -164,6 +164,9 @@ def test_a_metric_that_never_comes_is_a_failure_that_names_what_came(study):
     code, err = study.tune("study.yaml", *BY_COMMAND)
     assert code == 1
     assert "the metric accuracy never came; those that came: loss, lift" in err
+    listed = study.launcher.dtrain("tune", "status")
+    assert listed.end() == 0, listed.err
+    assert listed.out == "study search: ended; 1 failed of 1\n"
 
 
 def test_nan_is_a_failure(study):
