@@ -14,7 +14,7 @@ import numpy as np
 
 from dtrain.errors import InputError, SpecError
 from dtrain.learning.core.arrays import without_last_axis
-from dtrain.learning.core.configuration import Configurable, snake_case
+from dtrain.learning.core.configuration import Configurable, OfBaseClass, snake_case
 from dtrain.learning.core.results import result_of
 from dtrain.learning.functions.tensors import Source, plain
 from dtrain.types import Array
