@@ -2,7 +2,6 @@
 
 from copy import deepcopy
 from enum import IntEnum
-from types import SimpleNamespace
 from typing import Any
 
 from dtrain.data.node import Node, Passing, walk
@@ -33,8 +32,11 @@ SHARD_HINT = -1
 """Stands for both arguments of `Dataset.shard` where the policy HINT puts in the workers."""
 
 
-class _Fields(SimpleNamespace):
+class _Fields:
     """Named values, which can be set and compared; a name that does not exist is refused."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.__dict__:
@@ -46,8 +48,12 @@ class _Fields(SimpleNamespace):
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __hash__(self) -> int:
         return hash(type(self))
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({said})"
 
     def merged(self, later: "_Fields") -> None:
         """Take over what a later set of the same options says; what it leaves at its default stays."""
