@@ -391,7 +391,10 @@ def test_an_error_class_loads_neither_numpy_nor_grpc():
 
 def test_a_launch_here_loads_neither_tables_nor_what_it_has_for_other_hosts():
     code = "import dtrain_cli.main, dtrain_cli.launch.launcher, dtrain_cli.targets.local"
-    assert not loaded_by(f"{code}, sys; assert 'dtrain_cli.fleet.agents' not in sys.modules") & {"rich", "optuna"}
+    assert not loaded_by(f"{code}, sys; assert 'dtrain_cli.fleet.agents' not in sys.modules") & {
+        "rich",
+        "optuna",
+    }
 
 
 def test_training_alone_does_not_load_grpc():
