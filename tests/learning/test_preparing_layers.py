@@ -85,8 +85,8 @@ def test_moments_of_batches_of_other_lengths_are_those_of_the_whole():
     data = np.random.default_rng(0).normal(1e3, 1e-1, (101, 3)).astype(np.float32)
     layer, whole = layers.Normalization(), data.astype(np.float64)
     layer.adapt(data, batch_size=7)
-    np.testing.assert_allclose(layer.mean, whole.mean(axis=0), rtol=1e-12)
-    np.testing.assert_allclose(layer.variance, whole.var(axis=0), rtol=1e-9)
+    np.testing.assert_allclose(layer.mean, whole.mean(axis=0, keepdims=True), rtol=1e-12)
+    np.testing.assert_allclose(layer.variance, whole.var(axis=0, keepdims=True), rtol=1e-9)
 
 
 def test_what_adapt_has_learned_is_learned_anew():

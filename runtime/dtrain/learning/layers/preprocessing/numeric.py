@@ -147,7 +147,7 @@ class Normalization(PreparingLayer):
         """
         settings = f"axis {self.axis}, invert {self.invert}"
         learned = self._learned_by_one(settings, self._learned, data, batch_size or EXAMPLES_MAX, steps)
-        self.mean, self.variance = (result_of(np.float32(each)) for each in learned)
+        self.mean, self.variance = (result_of(np.asarray(each)) for each in learned)
 
     def _learned(self, batches: Iterable[Array]) -> list[Any]:
         count, mean, squares = 0, np.float64(0), np.float64(0)
