@@ -21,11 +21,18 @@ copy = np.load(os.path.join(folder, "images.npz"))
 
 BATCH_SIZE_PER_REPLICA = 32
 BATCH_SIZE = BATCH_SIZE_PER_REPLICA * strategy.num_replicas_in_sync
-scale = tf.keras.layers.Rescaling(1.0 / 255)
+
+
+def scale(image, label):
+    image = tf.cast(image, tf.float32)
+    image /= 255
+    return image, label
+
+
 train = tf.data.Dataset.from_tensor_slices((copy["train"], labels[:256]))
-train_dataset = train.map(lambda image, label: (scale(image), label)).cache().batch(BATCH_SIZE)
+train_dataset = train.map(scale).cache().batch(BATCH_SIZE)
 test = tf.data.Dataset.from_tensor_slices((copy["test"], labels[256:]))
-eval_dataset = test.map(lambda image, label: (scale(image), label)).batch(BATCH_SIZE)
+eval_dataset = test.map(scale).batch(BATCH_SIZE)
 
 with strategy.scope():
     model = tf.keras.Sequential(
@@ -54,8 +61,7 @@ def decay(epoch):
 
 class PrintLR(tf.keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
-        rate = float(logs["lr"])
-        print("Learning rate for epoch {} is {:.6f}".format(epoch + 1, rate))
+        print("Learning rate for epoch {} is {:.6f}".format(epoch + 1, model.optimizer.lr.numpy()))
 
 
 callbacks = [
