@@ -141,6 +141,14 @@ def test_a_study_of_something_else_is_refused_and_overwritten_if_asked(tmp_path)
     assert len(asked(tmp_path)) == 2
 
 
+def test_overwriting_removes_no_folder_that_is_no_study(tmp_path):
+    mine = tmp_path / "untitled_project" / "thesis.txt"
+    mine.parent.mkdir()
+    mine.write_text("not of a study")
+    searched(tmp_path, max_trials=1, overwrite=True)
+    assert mine.read_text() == "not of a study"
+
+
 def test_two_programs_do_not_search_in_one_study(tmp_path):
     first = dt.tuning.RandomSearch(build, "val_loss", directory=tmp_path)
     with first._files.locked(), pytest.raises(RunInUseError):

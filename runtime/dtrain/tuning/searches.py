@@ -99,7 +99,7 @@ class RandomSearch:
         folder = default_runs_dir() / "studies" if directory is None else Path(directory)
         self._files = StudyFiles(folder.absolute() / project_name)
         self._record = StudyRecord(spec, None, None, (), str(Path.cwd()))
-        if overwrite and self._files.directory.exists():
+        if overwrite and self._files.record.exists():  # what is no study stays
             with self._files.locked():
                 shutil.rmtree(self._files.directory)
         if self._files.record.exists():
@@ -147,7 +147,7 @@ class RandomSearch:
     def _run(
         self, number: int, asked: HyperParameters, args: Sequence[Any], options: dict[str, Any]
     ) -> Exception | None:
-        """Run a trial, which may ask for parameters that nobody asked for before."""
+        """Run a trial, whose model may ask for parameters that are new to the study."""
         trials, model, error = self._trials, None, None
         try:
             model = self._build(asked)
