@@ -41,7 +41,7 @@ class Memory(click.ParamType[int]):
 def queue(context: click.Context, as_json: bool) -> None:
     """List the launches with --queue: what each has claimed, and why and until about when it waits.
 
-    The queue is this user's; several users share the one that DTRAIN_QUEUE_DIR names.
+    Each user has a queue of their own. DTRAIN_QUEUE_DIR names a folder in which several users share one.
     """
     if context.invoked_subcommand is not None:
         return

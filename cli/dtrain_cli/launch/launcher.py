@@ -54,7 +54,7 @@ from dtrain_cli.targets.signals import SignalInbox, signal_name
 from dtrain_cli.targets.target import Target
 
 _ENDING_S = 5.0
-"""So long after the last SIGKILL everything of a run has surely ended."""
+"""The time within which all processes of a run have ended after the last SIGKILL."""
 
 
 class Scene(msgspec.Struct, frozen=True):
@@ -136,7 +136,7 @@ def _claim_of(options: LaunchOptions, spec: RunSpec) -> Ticket:
 
 @contextlib.contextmanager
 def _ended_if_it_fails(journal: Journal, files: RunFiles) -> Iterator[None]:
-    """Note the failure of a run that is pending: before it is supervised nobody else does."""
+    """Record the failure of a pending run, whose supervisor has not started yet."""
     try:
         yield
     except (DtrainError, OSError) as error:

@@ -44,7 +44,7 @@ def enter_and_wait(
         if said != (place, turn.awaited and turn.awaited.run):
             said = (place, turn.awaited and turn.awaited.run)
             say(f"place {place} of {len(line)} in the queue: {reason(turn)}; `dtrain queue` shows it")
-        # Those that may make room by an end that nobody writes down: what runs, and the head of the line.
+        # A launch that is killed writes nothing, so the locks of what runs and of the head are watched.
         running = (each.file for each in tickets if each.started_s is not None)
         watched = [*running, line[0].ticket.file]
         until_s = time.monotonic() + LOOK_EVERY_S

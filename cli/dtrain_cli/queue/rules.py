@@ -2,11 +2,11 @@
 
 The first in line that fits starts. One that does not fit is the *head*: a later ticket passes it only if it
 fits into what is free, and its own time limit ends before the head could start at the latest. A run without
-a time limit may end at any moment, so that nobody passes a head that waits for one. Every plan is made from
-the limits alone: runs that end earlier bring everything forward.
+a time limit may end at any moment, so no ticket passes a head that waits for one. Every plan is made from
+the time limits alone: a run that ends earlier brings all later starts forward.
 
-Times are seconds of the monotonic clock, which all processes of a machine share; infinity is a time that
-nobody knows. Memory is in bytes.
+Times are seconds of the monotonic clock, which all processes of a machine share; infinity stands for an
+unknown time. Memory is in bytes.
 """
 
 import math

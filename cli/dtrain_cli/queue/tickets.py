@@ -1,7 +1,7 @@
 """The tickets of the queue as files, and the locks that say which of them count. No process serves it.
 
     <queue>/                    mode 0700, or 1777 where several users share it; locked (flock) for a moment
-                                by whoever enters, starts, moves or cancels
+                                by each process that enters, starts, moves or cancels a launch
         drained                 there while no launch may start; by the folder's owner or root
         <run>.<pid>.ticket      `Ticket`: the claim of one launch, which holds its lock (flock)
 
@@ -99,7 +99,7 @@ class TicketFolder:
         return changed_ns if abs(time.time_ns() - changed_ns) > SETTLED_NS else None
 
     def tickets(self) -> list[Ticket]:
-        """Return the tickets whose launchers live; one that cannot be read claims nothing."""
+        """Return the tickets whose launchers live; a ticket that cannot be read claims nothing."""
         names = sorted(path.name for path in self.path.glob("*.ticket"))
         return [ticket for name in names if (ticket := self.read(name)) is not None]
 

@@ -1,8 +1,8 @@
 """The tuner: it starts the launches of trials, follows their files, and writes down what came of them.
 
 Each trial is a `dtrain launch` in its own run directory, a child that the kernel kills with the tuner; its
-tasks end with it. So whoever holds the study's lock knows that no trial of an earlier tuner lives. `trials`,
-`packing` and the search decide; nothing is done that the journal does not have.
+tasks end with it. So a tuner that holds the study's lock knows that no trial of an earlier tuner lives.
+`trials`, `packing` and the search decide; each decision is in the journal before it is carried out.
 """
 
 import contextlib

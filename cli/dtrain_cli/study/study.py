@@ -28,7 +28,7 @@ from dtrain_cli.study.packing import blind_text
 
 _STAND_IN = {"name": "s", "metric": {"m": "maximize"}, "parameters": {"p": [1]}}
 CHANGEABLE = ("max_trial_count", "parallel_trial_count", "max_failed_trial_count", "resources", "timeout_s")
-"""What may be another when a study goes on; anything else would make its trials incomparable."""
+"""The keys that may change when a study goes on. Other changes would make its trials incomparable."""
 
 
 def read_study(path: Path, foreign: bool) -> tuple[StudySpec, dict[str, Any] | None]:

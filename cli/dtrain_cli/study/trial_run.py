@@ -85,7 +85,7 @@ def _object(line: bytes) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, also one that is written as a text; None for everything else."""
+    """Convert a number, or a text of one, to float; return None if it is not finite or not a number."""
     try:
         return finite(float(value))
     except (TypeError, ValueError, OverflowError):

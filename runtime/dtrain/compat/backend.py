@@ -35,7 +35,7 @@ def set_value(x: Any, value: Any) -> None:
 
 
 def clear_session() -> None:
-    """Do nothing: layers are numbered within their model, and models that nobody holds are forgotten."""
+    """Do nothing: dtrain numbers layers within each model, and Python frees a model without references."""
 
 
 def epsilon() -> float:

@@ -51,7 +51,7 @@ class NotedLoss:
     """A sum of losses of symbols, each with its factor, as functions of `tf1.losses` return it."""
 
     terms: tuple[tuple[Loss, float, Any, Any], ...]
-    """Of each: the loss, its factor, the labels' symbol and that of the predictions."""
+    """For each loss: the loss, its factor, the symbol of the labels and the symbol of the predictions."""
 
     def __add__(self, other: Any) -> "NotedLoss":
         if isinstance(other, NotedLoss):

@@ -92,7 +92,7 @@ def loaded(
 
 
 def expect(where: str, name: str, found: Any, expected: Sequence[Any]) -> None:
-    """Raise an `InputError` unless an argument is one of those that are expected."""
+    """Raise an `InputError` unless `found` is one of the `expected` values of an argument."""
     if found not in expected:
         raise InputError(f"{where}: {name}: expected {', '.join(map(str, expected))}, found {found!r}")
 

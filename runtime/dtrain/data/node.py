@@ -127,7 +127,7 @@ class OneSource(OnInputs):
 
 
 class OfSeveral(OnInputs):
-    """Base of steps on several nodes, of which the first one's spec is that of all."""
+    """Base of steps on several nodes that all have the spec of the first one."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = tuple(nodes)

@@ -12,7 +12,7 @@ from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 PROGRAM_SEED: list[int] = []
-"""What the program has set (`dt.utils.set_random_seed`), in the place of the run's seed; empty: nothing."""
+"""The seed that `dt.utils.set_random_seed` has set, used instead of the run's seed; empty: it was not set."""
 
 
 def set_random_seed(seed: int) -> None:

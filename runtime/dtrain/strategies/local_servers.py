@@ -16,7 +16,7 @@ THREADS_S = 5.0
 """A program may make servers in threads: so long the strategy waits for the last of them."""
 
 _here: dict[TaskId, "HostedTask"] = {}
-"""Those that the program has made."""
+"""The tasks that the program has started in threads of this process."""
 _made = threading.Condition()
 """Notified of each further one."""
 

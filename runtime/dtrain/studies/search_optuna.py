@@ -76,7 +76,7 @@ class OptunaSearch(Search):
         return bool(asked.should_prune())
 
     def tell(self, trials: Trials, trial: Trial) -> None:
-        """Take the end of a trial; one that was trained on has ended for Optuna before."""
+        """Tell Optuna that a trial has ended, unless it ended before and was only trained on."""
         if (asked := self._asked.pop(trial.number, None)) is not None:
             value = trial.value if trial.state is TrialState.COMPLETE else None
             self._study.tell(asked, value, state=_STATES[trial.state])

@@ -155,7 +155,7 @@ class StudyFiles(RunFiles, frozen=True):
 
 
 class StudyJournal:
-    """The journal while its tuner lives. What `append` has returned from is on the disk."""
+    """The journal while its tuner lives. When `append` returns, its events are on the disk."""
 
     def __init__(self, files: StudyFiles, nbytes: int) -> None:
         """Open it behind its last whole line, at `nbytes`."""

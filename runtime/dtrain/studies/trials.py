@@ -150,7 +150,7 @@ class Trials:
             self.apply(event)
 
     def apply(self, event: Event) -> None:
-        """Take an event. One that repeats another, or is of no trial, changes nothing."""
+        """Apply an event. An event that repeats another, or that names no trial, changes nothing."""
         if isinstance(event, TrialAsked):
             if event.trial == len(self.all):
                 self.all.append(Trial(event.trial, event.values))
@@ -177,7 +177,7 @@ class Trials:
             trial.pruning, trial.starts = False, 0
 
     def lose_processes(self) -> None:
-        """Note that no trial has a process any more: those that ran are to be started again."""
+        """Note that no trial has a process: the trials that ran have to be started again."""
         for trial in self.all:
             if trial.state is TrialState.RUNNING:
                 trial.state = TrialState.ASKED

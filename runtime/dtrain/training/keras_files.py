@@ -283,7 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def _functional(config: Mapping[str, Any], known: CustomObjects) -> Any:
-    """Return a graph: each use of a layer is made when what it reads has been."""
+    """Return a graph, in which each use of a layer is built after the uses whose outputs it reads."""
     parts = {each["name"]: _model(each, known) for each in config["layers"]}
     made: dict[tuple[str, int], Any] = {
         (name, 0): part for name, part in parts.items() if isinstance(part, SymbolicTensor)

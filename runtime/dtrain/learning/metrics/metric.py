@@ -161,7 +161,7 @@ class Metric(Configurable):
         Metric.reset_state(self)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Give Keras's name, let `result` be that of all processes, and updates add to the sums of all."""
+        """Name the class as Keras does, and have its methods read and update the sums of all processes."""
         super().__init_subclass__(**kwargs)
         if "default_name" not in vars(cls):
             cls.default_name = snake_case(cls.__name__)
