@@ -4,6 +4,7 @@ import signal
 
 import numpy as np
 import pytest
+from strategies.shipped import mirrored
 
 import dtrain as dt
 from dtrain.errors import CheckpointDamagedError, CheckpointError, InputError
@@ -177,7 +178,7 @@ def test_a_handler_says_after_which_call_it_has_saved(tmp_path, capfd):
     assert dt.train.latest_checkpoint(tmp_path) is not None
 
 
-@pytest.mark.parametrize("strategy", [SingleStrategy, lambda: dt.MirroredStrategy(["/cpu:0", "/cpu:1"])])
+@pytest.mark.parametrize("strategy", [SingleStrategy, lambda: mirrored(2)])
 def test_saving_within_fit_leaves_its_count_as_it_is(tmp_path, strategy):
     with strategy().scope():
         parts = {"model": dt.Sequential([dt.layers.Dense(1, input_shape=(3,))])}
