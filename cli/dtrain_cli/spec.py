@@ -42,13 +42,15 @@ class SpecTree(msgspec.Struct):
     """A spec before any check.
 
     `positions` has the line and column (from 1) of every key and list item in the file; `overrides` are in
-    rising precedence, and already applied to `data`.
+    rising precedence, and already applied to `data`. `kept` says that the settings are those of an earlier
+    launch, which yield to the options of this one.
     """
 
     source: str
     data: dict[str, Any]
     positions: dict[KeyPath, tuple[int, int]] = msgspec.field(default_factory=dict)
     overrides: list[Override] = msgspec.field(default_factory=list)
+    kept: bool = False
 
     def override(self, override: Override) -> None:
         node: Any = self.data
@@ -80,6 +82,28 @@ class SpecTree(msgspec.Struct):
         place = f"{self.source}:{line}:{column}" if line else self.source
         return f"{place}: {dotted}: {problem}" if dotted else f"{place}: {problem}"
 
+    def leave_out(self, problems: Iterable[Problem]) -> list[str]:
+        """Remove the kept settings that have lost their meaning beside the options; return a line for each.
+
+        Those are settings that `problems` name and no option gives: how to train, what to simulate, where
+        tasks run, and servers for a strategy that has none. Everything else stays a mistake.
+        """
+        lost: dict[KeyPath, str] = {}
+        for path, problem in problems if self.kept and self.overrides else ():
+            yielding = path[:2] == ("cluster", "ps") or path[0] in _YIELDING
+            setting = path[: _YIELDING.get(str(path[0]), 2)]
+            if yielding and self._override_of(path) is None and _holds(self.data, setting):
+                lost.setdefault(setting, problem)
+        for *above, last in reversed(lost):  # of a list, from behind
+            node: Any = self.data
+            for key in above:
+                node = node[key]
+            del node[last]
+        return [
+            f"--resume: leaving out {'.'.join(map(str, setting))} of the run's settings: {problem}"
+            for setting, problem in lost.items()
+        ]
+
     def position(self, path: KeyPath) -> tuple[int, int]:
         """Return line and column of the innermost part of a path in the file; (0, 0) if there is none."""
         for length in range(len(path), 0, -1):
@@ -94,6 +118,21 @@ class SpecTree(msgspec.Struct):
             if names[: len(given)] == given or (given[: len(names)] == names and path not in self.positions):
                 return override
         return None
+
+
+_YIELDING = {"training": 2, "simulate": 3, "place": 2}
+"""The sections whose kept settings yield to options, and the number of keys that lead to such a setting."""
+
+
+def _holds(data: Any, path: KeyPath) -> bool:
+    """Return whether `data` has a value at `path`."""
+    for key in path:
+        if not (
+            key in data if isinstance(data, dict) else isinstance(data, list) and key in range(len(data))
+        ):
+            return False
+        data = data[key]
+    return True
 
 
 def _child(node: Any, key: str | int) -> Any:
@@ -293,9 +332,14 @@ def read_spec(
     lines = _apply(tree, given, sets)
     if source is None:
         _add_default_cluster(tree.data, foreign)
-    spec, problems = resolve(tree.data, foreign, trains, alone)
-    if spec is not None and not lines:
-        problems = list(unfit(spec))
+    while True:
+        spec, problems = resolve(tree.data, foreign, trains, alone)
+        if spec is not None and not lines:
+            problems = list(unfit(spec))
+        if not (left_out := tree.leave_out(problems)):
+            break
+        for line in left_out:
+            note(line)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems[:MISTAKES_MAX]]
     if lines or spec is None:

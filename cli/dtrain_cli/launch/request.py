@@ -137,7 +137,7 @@ def _settings_of(files: RunFiles, foreign: bool) -> tuple[SpecTree, RunSpec]:
         raise SpecError(f"{file} does not keep the user and password of a URL")
     data = msgspec.json.decode(text)
     said = data.pop("said")
-    tree = SpecTree(str(file), {**data, "training": {}, "wait": None, **said})
+    tree = SpecTree(str(file), {**data, "training": {}, "wait": None, **said}, kept=True)
     return tree, read_spec(tree, foreign=foreign, trains=not foreign)
 
 

@@ -78,6 +78,86 @@ def test_options_come_on_top_and_what_differs_is_told(run):
     )
 
 
+FAULTS = """
+simulate: {slow: {"worker:2": 8, "worker:0": 2}, kill: [{task: "worker:2", at_s: 1}, {task: "ps:1", at_step: 3},
+  {task: "worker:0", at_s: 2}], network: [{between: ["chief:0", "ps:1"], latency_ms: 2}]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("shortcuts", "out", "there"),
+    [
+        (
+            {"workers": 2},
+            {"simulate.slow.worker:2", "simulate.kill.0"},
+            {"slow": {"worker:0": 2.0}, "kill": ["ps:1", "worker:0"], "network": 1},
+        ),
+        (
+            {"workers": 1, "ps": 1},
+            {"simulate.slow.worker:2", "simulate.kill.0", "simulate.kill.1", "simulate.network.0"},
+            {"slow": {"worker:0": 2.0}, "kill": ["worker:0"], "network": 0},
+        ),
+    ],
+)
+def test_kept_faults_of_tasks_that_the_options_take_away_are_left_out_and_told(
+    run, capfd, shortcuts, out, there
+):
+    files, _, options = run
+    local = SHOP.partition("hosts:")[0].replace("on: ssh", "on: local") + FAULTS
+    _resumable(files, options, local)
+    _, spec = read_request(with_settings_of_run(replace(options, shortcuts=shortcuts)), {})
+    assert dict(spec.simulate.slow) == there["slow"]
+    assert [fault.task for fault in spec.simulate.kill] == there["kill"]
+    assert len(spec.simulate.network) == there["network"]
+    told = capfd.readouterr().err
+    assert {line.split()[4] for line in told.splitlines() if "leaving out" in line} == out
+    assert "the cluster has no worker:2" in told
+
+
+def test_kept_settings_without_meaning_in_the_strategy_of_the_options_are_left_out_and_told(run, capfd):
+    files, _, options = run
+    stale = "{updates: async, stale_gradients: drop, max_staleness: 1, on_stale: retry_same_batch, seed: 3}"
+    _resumable(files, options, f"{{name: shop, cluster: {{chief: 1, worker: 2, ps: 3}}, training: {stale}}}")
+    _, spec = read_request(with_settings_of_run(replace(options, shortcuts={"strategy": "single"})), {})
+    assert (spec.training.strategy, spec.training.seed) == ("single", 3)
+    told = capfd.readouterr().err
+    for name in ("stale_gradients", "max_staleness", "on_stale"):
+        assert f"leaving out training.{name} of the run's settings: " in told
+    mirrored = replace(options, shortcuts={"strategy": "multi_worker_mirrored"})
+    _, spec = read_request(with_settings_of_run(mirrored), {})
+    assert (spec.cluster.count("ps"), spec.cluster.count("worker")) == (0, 2)
+    assert (
+        "leaving out cluster.ps of the run's settings: multi_worker_mirrored trains" in capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("shortcuts", "sets", "wrong"),
+    [
+        ({"strategy": "mirrored"}, (), "cluster.worker"),
+        ({"workers": 1}, ("simulate.slow.worker:2=8",), "--set simulate.slow.worker:2=8: the cluster has no"),
+        ({"workers": 1, "backup_workers": 7}, (), "--backup-workers 7: "),
+        ({"ps": 0}, (), "--ps 0: "),
+    ],
+)
+def test_what_the_options_say_wrongly_stays_a_mistake_beside_kept_settings(run, shortcuts, sets, wrong):
+    files, _, options = run
+    _resumable(
+        files, options, "{name: shop, cluster: {chief: 1, worker: 3, ps: 2}, training: {updates: sync}}"
+    )
+    given = replace(options, shortcuts=shortcuts, sets=sets)
+    with pytest.raises(SpecError) as caught:
+        read_request(with_settings_of_run(given), {})
+    assert wrong in str(caught.value)
+
+
+def _resumable(files, options, text):
+    """Make the run of `files` one that was launched with the spec `text`."""
+    path = files.directory / "kept.yaml"
+    path.write_text(text)
+    write_record(files.spec, read_request(replace(options, spec=path, resume=None), {})[1])
+
+
 def test_so_is_what_another_spec_says(run, tmp_path):
     files, _, options = run
     (tmp_path / "other.yaml").write_text(
