@@ -3,10 +3,12 @@
 import msgspec
 import numpy as np
 import pytest
+from roles.test_worker_driver import Clock
 
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Farewell, Marked, Refusal, Rows, Snapshot, SnapshotReply, SnapshotRows
-from dtrain.roles.chief.driver import LeaderDriver
+from dtrain.process.clock import SYSTEM
+from dtrain.roles.chief.driver import FAREWELL_S, LeaderDriver
 from dtrain.roles.chief.machine import ANSWER_WAIT_S, Cut
 from dtrain.state.fit_state import FitState
 from dtrain.wire.frames import Frame
@@ -48,17 +50,20 @@ def reply(version):
     return SnapshotReply(state=FitState(version=version), slots=())
 
 
-def leader(*lines):
-    """A leader of two servers that is connected to the first two lines, and to the others later."""
+def leader(*lines, clock=SYSTEM):
+    """A leader of two servers that is connected to the first two lines, and to the others later.
+
+    The last one is an error that stays, where it is one.
+    """
     waiting = list(lines)
 
     def connect(server, timeout_s):
-        line = waiting.pop(0)
+        line = waiting.pop(0) if len(waiting) > 1 or not isinstance(waiting[0], Exception) else waiting[0]
         if isinstance(line, Exception):
             raise line
         return line
 
-    return LeaderDriver(2, connect, 1.0)
+    return LeaderDriver(2, connect, 1.0, clock=clock)
 
 
 def versions(chief, cut=None):
@@ -112,10 +117,17 @@ def test_a_server_that_does_not_come_back_is_lost_by_name():
 
 
 def test_a_farewell_is_said_to_every_server_whoever_is_gone():
-    lines = Line(PeerLostError("gone")), Line(Farewell())
-    leader(*lines).farewell()
+    lines, clock = (Line(PeerLostError("gone")), Line(Farewell())), Clock()
+    leader(*lines, PeerLostError("refused"), clock=clock).farewell()
     assert [line.sent for line in lines] == [[Farewell()], [Farewell()]]
     assert lines[1].answers == []
+    assert clock.seconds == pytest.approx(FAREWELL_S, abs=0.1)
+
+
+def test_a_farewell_is_said_again_where_the_connection_broke_before_the_answer():
+    broken, other, new = Line(PeerLostError("cut off")), Line(Farewell()), Line(Farewell())
+    leader(broken, other, new, clock=Clock()).farewell()
+    assert [line.sent for line in (broken, other, new)] == [[Farewell()]] * 3
 
 
 def test_rows_are_asked_for_of_the_question_that_was_answered():

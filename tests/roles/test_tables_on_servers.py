@@ -14,6 +14,7 @@ from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant, RandomNormal
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import (
+    Conclude,
     Initialised,
     Load,
     Loaded,
@@ -30,7 +31,7 @@ from dtrain.messages import (
 )
 from dtrain.parameters import placement
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.roles.worker.driver import VOID, ReplicaDriver
 from dtrain.roles.worker.machine import Finished, ReplicaMachine, ValuesReady
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
@@ -278,6 +279,21 @@ def test_after_the_end_rows_can_be_read_until_they_are_gone():
         replica.tables["table"][0]
     replica.machine.unanswered.clear()
     first.answers = [(Values(generation=2, version=0, max_steps=10, term=9), 0)]
+    with pytest.raises(ProgramError, match="later fit"):
+        replica.tables["table"][0]
+
+
+def test_a_step_in_which_training_ends_looks_up_its_other_tables_in_vain_and_is_void():
+    first, second = TableLine(values()), TableLine(values())
+    replica = driver(first, second)
+    replica.start()
+    ended = Values(generation=2, version=0, max_steps=10, term=9), 0
+    first.answers = [ended, (Conclude(generation=1, rows={}), 0)]
+    assert replica.tables["table"][0].tolist() == [0, 0]
+    assert replica.machine.finished
+    first.answers, second.answers = [ended], [ended]
+    assert replica.tables["table"][2].tolist() == [0, 0], "as a second table of the model"
+    assert replica.push(1, 0, None) is VOID
     with pytest.raises(ProgramError, match="later fit"):
         replica.tables["table"][0]
 

@@ -77,6 +77,8 @@ class Clock:
     def now(self):
         return self.seconds
 
+    wall = now
+
     def sleep(self, seconds):
         self.seconds += seconds
 

@@ -216,11 +216,13 @@ class LeaderDriver:
         """Tell every server that no task will train any more, and the numbers of epochs by call of `fit`.
 
         A server has heard it when it has answered: closing the connection would drop what is still under way.
+        One whose connection breaks is told again on a new one, and given up after FAREWELL_S.
         """
         message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
         deadline = self._clock.now() + FAREWELL_S
         for peer in self._peers:
-            peer.notify(message)
+            with contextlib.suppress(PeerError):
+                peer.send(message, deadline=deadline)
         for peer in self._peers:
             with contextlib.suppress(PeerError):  # a server that is gone needs no farewell
                 peer.receive(deadline=deadline)
