@@ -73,6 +73,7 @@ class Judge:
         server = wire.server.index
         if isinstance(message, Push):
             self._asked[wire] = message
+            self.terms[message.term].pushers[server, message.part].add(wire.task)
             self._dealing[message.generation].pushed(self.terms[message.term], message)
         elif isinstance(message, Initialise):
             self._begin_term(message)
@@ -124,7 +125,9 @@ class Judge:
         self._dealing[term.generation].replied(wire.task, server, reply, wire.network.clock.now)
         if (reply.verdict is Verdict.REFUSED) == push.finite:
             self.demand(Promise.VERDICT, False, f"{reply} to {push}")
-        first = (server, reply.version) not in term.made_by  # a part may be pushed by two replicas
+        # A part may be pushed by two replicas: the answer to the one that made the version may be lost with it.
+        first = (server, reply.version) not in term.made_by
+        first = first and term.pushers[server, push.part] == {wire.task}
         if not self.sync and reply.verdict is Verdict.ACCEPTED and not reply.duplicate and first:
             term.made_by[server, reply.version] = push.part, reply.staleness
             self._check_rule(term, server, wire.task, push, reply)

@@ -39,6 +39,7 @@ class TermSeen:
         counts: by server and version, what these contain.
         contents: sync: by version, what all servers contain; also of the versions before the term that it
             goes on from.
+        pushers: by server and part, the tasks that have sent it there.
         made_by: async: by server, and the version that it led to, the part that was applied and how stale it
             was.
         newest: of each server, the newest version that was shown.
@@ -70,6 +71,7 @@ class TermSeen:
         self.contents: dict[int, Counts] = {}
         self.newest: dict[int, int] = {}
         self.made_by: dict[tuple[int, int], tuple[int, int]] = {}
+        self.pushers: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
         self.orders: dict[int, Ordered] = {
             message.state.version: Ordered((0, 0), optimizers.from_config(message.state.optimizer), {})
         }
