@@ -9,20 +9,20 @@ MULTI_WORKER = "strategies/multi_worker_mirrored"
 
 AGREEING = [
     bug(
-        f"{BETWEEN_HOSTS}/leading.py",
+        f"{BETWEEN_HOSTS}/leader.py",
         "LeadingHost.welcome",
         "frozenset(new) if informed else frozenset()",
         "frozenset(new)",
         says="a new host begins before all others know of it",
     ),
     bug(
-        f"{BETWEEN_HOSTS}/following.py",
+        f"{BETWEEN_HOSTS}/follower.py",
         "Following._has_mean",
         "self._summed and self._written >= self._needed",
         "self._summed",
     ),
     bug(
-        f"{BETWEEN_HOSTS}/following.py",
+        f"{BETWEEN_HOSTS}/follower.py",
         "Following.heeds",
         "term >= self.term and leader_of(term) in self.hosts",
         "leader_of(term) in self.hosts",

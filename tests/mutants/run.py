@@ -67,7 +67,7 @@ def judged(mutant: Mutant | Drawn, copy: Copy, *, most: int, check: bool) -> dic
     if check:
         return {"state": "fits", "why": "" if place == mutant.file else f"now in {place}"}
     begun_s = time.monotonic()
-    for stage, tests in enumerate(stages(mutant.file)[: 1 if mutant.harmless else most]):
+    for stage, tests in enumerate(stages(place)[: 1 if mutant.harmless else most]):
         if (usual := copy.usual(tests)).failed is not None:
             return {"state": "broken", "why": f"the tests fail without any bug: {usual.failed}"}
         with copy.with_bug(place, text):
