@@ -10,6 +10,7 @@ from dtrain.errors import InputError
 from dtrain.process.assignment import TF_CONFIG
 from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.trial_reports import append_report, prune_is_ordered
+from dtrain.strategies.interface import mark_used
 
 _reports = 0
 
@@ -34,6 +35,7 @@ def report(step: int | None = None, **metrics: float) -> None:
     if step is not None and int(step) < 0:
         raise InputError(f"dt.tuning.report: step: expected a whole number of at least 0, found {step}")
     _reports += 1
+    mark_used()  # a program that trains with another library does its part by what it reports
     if _leads():
         numbers = {name: float(value) for name, value in metrics.items()}
         append_report(_reports if step is None else int(step), numbers)

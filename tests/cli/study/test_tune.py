@@ -120,6 +120,13 @@ def test_fit_reports_its_validation_without_a_line_of_code(study):
     assert {event["source"] for event in reported} == {2}
 
 
+def test_a_program_that_trains_with_another_library_needs_only_report(study):
+    study.write(STUDY, "import dtrain as dt\ndt.tuning.report(accuracy=x / 10)\n")
+    code, err = study.tune("study.yaml", "program.py")
+    assert code == 0, err
+    assert study.values() == [("complete", 0.1), ("complete", 0.3), ("complete", 0.2)]
+
+
 def test_what_the_program_reports_counts_before_what_fit_does(study):
     program = FIT.replace("EPOCHS", "1") + "dt.tuning.report(step=7, accuracy=0.75, other=1.0)\n"
     study.write(STUDY.replace("[1, 3, 2]", "[1]"), program)
