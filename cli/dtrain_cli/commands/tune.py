@@ -19,8 +19,16 @@ VIEWS = ("status", "best", "report")
 @click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Of report: write a page.")
+@click.option(
+    "--hparams",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Of report: write TensorBoard's HParams.",
+)
 @runs_dir_option
-def look_at(view: str, name: str | None, as_json: bool, out: Path | None, runs_dir: Path | None) -> None:
+def look_at(
+    view: str, name: str | None, as_json: bool, out: Path | None, hparams: Path | None, runs_dir: Path | None
+) -> None:
     """Show study NAME: its trials as they were asked (status), the best first (report), or the best alone.
 
     Without NAME, `status` shows the first line of every study.
@@ -37,10 +45,13 @@ def look_at(view: str, name: str | None, as_json: bool, out: Path | None, runs_d
         click.echo(json.dumps({"studies": found}) if as_json else "\n".join(lines))
         return
     report = look(files := study_files(name, runs_dir))
-    if out is not None:
-        from dtrain_cli.study.study_page import study_page
+    if out is not None or hparams is not None:
+        from dtrain_cli.study.study_page import study_page, write_hparams
 
-        out.write_text(study_page(report, files.read().spec), encoding="utf-8")
+        if out is not None:
+            out.write_text(study_page(report, files.read().spec), encoding="utf-8")
+        if hparams is not None:
+            write_hparams(report, hparams)
         return
     alone = best_of(report) if view == VIEWS[1] else None
     if as_json:
@@ -62,7 +73,7 @@ def look_at(view: str, name: str | None, as_json: bool, out: Path | None, runs_d
     "  dtrain tune --resume mnist-search --steps 5000 --top 3\n"
     "  dtrain tune status mnist-search\n"
     "  dtrain tune best mnist-search --json\n"
-    "  dtrain tune report mnist-search --out search.html\n",
+    "  dtrain tune report mnist-search --out search.html --hparams logs\n",
 )
 @click.option("--resume", metavar="NAME", help="Go on with a study, also after kill -9 or a reboot.")
 @click.option("--steps", type=Count(1), metavar="N", help="With --resume: train the best on, with --steps N.")

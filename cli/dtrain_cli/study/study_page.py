@@ -1,4 +1,6 @@
-"""The page of a study: the best so far, parallel coordinates, which parameters matter, and all trials.
+"""A study for the eye: its page, and event files for the HParams view of TensorBoard.
+
+The page has the best so far, parallel coordinates, which parameters matter, and all trials.
 
 Importance is the share of the metric's variance that lies between groups of complete trials: those with the
 same value, or of a range the lower, middle and upper third of the trials. It is adjusted for the number of
@@ -8,9 +10,11 @@ groups (adjusted R squared of their means), so that a parameter without influenc
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
+from pathlib import Path
 from statistics import fmean, pvariance
 from typing import Any
 
+from dtrain.errors import DtrainError
 from dtrain.studies.study_files import values_text
 from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange
 from dtrain_cli.console.page import dot, drawing, label, line, page, table
@@ -97,3 +101,32 @@ def _importance(done: Sequence[Row], name: str, axis: Parameter) -> float:
     within = sum(pvariance(group) * len(group) for group in groups.values())
     free = len(rows) - len(groups)
     return max(0.0, 1 - within / free * (len(rows) - 1) / total) if free > 0 and total > 0 else 0.0
+
+
+def write_hparams(report: Row, folder: Path) -> None:
+    """Write a subfolder of `folder` for each trial, with its values and metric, for TensorBoard's HParams.
+
+    What an earlier call has written there is written anew.
+
+    Raises:
+        DtrainError: TensorBoard is not installed.
+    """
+    try:
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.plugins.hparams import summary_v2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise DtrainError(
+            f"--hparams: needs the package tensorboard: `pip install tensorboard` ({error})"
+        ) from None
+    for row in report["trials"]:
+        ours = folder / f"{row['trial']:04d}"
+        for old in ours.glob("events.out.tfevents.*"):
+            old.unlink()
+        writer = EventFileWriter(str(ours))
+        writer.add_event(Event(summary=summary_v2.hparams_pb(row["values"], trial_id=ours.name)))
+        if row["value"] is not None:
+            value = Summary.Value(tag=next(iter(report["metric"])), simple_value=row["value"])
+            writer.add_event(Event(summary=Summary(value=[value]), step=row["step"]))
+        writer.close()

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from dtrain.studies.study_spec import Better, Scale, StudySpec, ValueRange
-from dtrain_cli.study.study_page import study_page
+from dtrain_cli.study.study_page import study_page, write_hparams
 
 PARAMETERS = {
     "rate": ValueRange(1e-3, 10, scale=Scale.LOG),
@@ -97,3 +97,25 @@ def test_a_study_without_a_complete_trial_has_its_table_and_one_has_no_variance(
     assert "x &lt;y&gt;" in text
     for count in (1, 2, 5):
         assert "<svg" in report(count, lambda _: 0.5)[0]
+
+
+def test_tensorboard_reads_the_values_and_the_metric_of_each_trial(tmp_path):
+    event_accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    from tensorboard.plugins.hparams import metadata
+
+    rows = [
+        {"trial": 0, "values": {"rate": 0.5, "kind": "<b>", "deep": True}, "step": 7, "value": 0.25},
+        {"trial": 12, "values": {"rate": 2.0, "kind": "b", "deep": False}, "step": None, "value": None},
+    ]
+    for _ in range(2):
+        write_hparams({"metric": {"loss": "minimize"}, "trials": rows}, tmp_path)
+    for folder, row in zip(sorted(tmp_path.iterdir()), rows, strict=True):
+        assert folder.name == f"{row['trial']:04d}"
+        found = event_accumulator.EventAccumulator(str(folder)).Reload()
+        content = found.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+        told = metadata.parse_session_start_info_plugin_data(content).hparams
+        kinds = {"rate": "number_value", "kind": "string_value", "deep": "bool_value"}
+        assert {name: getattr(told[name], kind) for name, kind in kinds.items()} == row["values"]
+        scalars = found.Scalars("loss") if row["value"] is not None else []
+        assert [(each.step, each.value) for each in scalars] == ([(7, 0.25)] if scalars else [])
+        assert bool(scalars) is (row["value"] is not None)
