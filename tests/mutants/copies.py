@@ -17,7 +17,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 COPIED = [
-    *("runtime", "cli", "tests", "examples", "cluster_specs", "fuzz"),
+    *("runtime", "cli", "tests", "docs", "examples", "cluster_specs", "fuzz"),
     *("conftest.py", "pyproject.toml", "README.md"),
 ]
 PR_SET_CHILD_SUBREAPER = 36
