@@ -2,6 +2,9 @@
 
 import json
 import re
+import shutil
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtrain.cluster import TaskId
-from dtrain.errors import RunError, RunInUseError, SpecError
+from dtrain.errors import DtrainError, RunError, RunInUseError, SpecError
 from dtrain.runs.states import LIVE_RUN_STATES, RunState
 from dtrain_cli.commands.command_line import (
     Count,
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
+STACKS_S = 20.0
+"""The longest time that py-spy may take for one process."""
 
 
 def find(reference: str | None, runs_dir: Path | None) -> "KnownRun":
@@ -65,7 +70,12 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
     found = find(run, runs_dir)
     state = RunState.PENDING
     damaged: list[str] = []
-    for report in _reports(found, watch):
+    reports = _reports(found, watch)
+    if watch and not as_json and sys.stdout.isatty():
+        from dtrain_cli.console.watching import watch as watch_screen
+
+        reports = iter([watch_screen(_reports(found, watch, every_s=0.0), found.files)])
+    for report in reports:
         state = report["state"]
         if report["damaged"] != damaged:
             damaged = report["damaged"]
@@ -73,11 +83,11 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
         if as_json:
             click.echo(json.dumps(report))
         else:
-            _show(report, clear=watch and sys.stdout.isatty())
+            _show(report)
     return EXIT_CODES.get(state, 0)
 
 
-def _reports(run: "KnownRun", watch: bool) -> Iterator[dict[str, Any]]:
+def _reports(run: "KnownRun", watch: bool, every_s: float = WATCH_EVERY_S) -> Iterator[dict[str, Any]]:
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()
@@ -93,31 +103,35 @@ def _reports(run: "KnownRun", watch: bool) -> Iterator[dict[str, Any]]:
         if not watch or report["state"] not in LIVE_RUN_STATES:
             return
         sys.stdout.flush()
-        time.sleep(WATCH_EVERY_S)
+        time.sleep(every_s)
 
 
-def _show(report: dict[str, Any], clear: bool = False) -> None:
-    from dtrain_cli.console.run_table import screen_of, status_table, stdout_console
-    from dtrain_cli.console.streams import CLEAR
+def _show(report: dict[str, Any]) -> None:
+    from dtrain_cli.console.run_table import status_table, stdout_console
 
     console = stdout_console()
-    if clear:
-        console.file.write(CLEAR)
-    console.print(screen_of(report, console) if clear else status_table(report, console.width))
+    console.print(status_table(report, console.width))
 
 
 @click.command(
     short_help="Show what tasks have printed.",
     epilog=(
         "\b\nExamples:\n  dtrain logs\n  dtrain logs worker:0 -n 20\n  dtrain logs digits chief:0 ps:1 -f\n"
+        "  dtrain logs digits worker:1 --stacks\n"
     ),
 )
 @click.argument("run_and_tasks", nargs=-1, metavar="[RUN] [TASK]...", shell_complete=complete_run_or_task)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("-n", "last", type=Count(0), metavar="N", help="Begin with the last N lines of each task.")
+@click.option("--stacks", is_flag=True, help="Show where each Python process of the tasks is now (py-spy).")
 @runs_dir_option
-def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_dir: Path | None) -> None:
-    """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run."""
+def logs(
+    run_and_tasks: tuple[str, ...], follow: bool, last: int | None, stacks: bool, runs_dir: Path | None
+) -> None:
+    """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run.
+
+    With --stacks, show instead what the threads of their processes do, also of a command that hangs.
+    """
     from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.logs import TaskOutput
     from dtrain_cli.runs.report import with_joined
@@ -131,7 +145,7 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
             raise SpecError(
                 f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
             )
-    if _shown_there(run, tasks, last, follow):
+    if _show_stacks(run, tasks) if stacks else _shown_there(run, tasks, last, follow):
         return
     outputs = [TaskOutput(run.files, task) for task in tasks]
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
@@ -154,6 +168,39 @@ def logs(run_and_tasks: tuple[str, ...], follow: bool, last: int | None, runs_di
         if ended:
             return
         time.sleep(FOLLOW_EVERY_S)
+
+
+def _show_stacks(run: "KnownRun", tasks: list[TaskId]) -> bool:
+    import psutil
+
+    from dtrain.runs.states import LIVE_TASK_STATES
+    from dtrain_cli.runs.report import read_report
+
+    tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
+    if tool is None:
+        raise DtrainError("--stacks needs py-spy: `pip install py-spy`")
+    report = read_report(run.files.directory)
+    lives = report["state"] in LIVE_RUN_STATES
+    for task in (each for each in report["tasks"] if TaskId.parse(each["task"]) in tasks):
+        if not lives or task["pid"] is None or task["state"] not in LIVE_TASK_STATES:
+            click.echo(f"{task['task']}: has no process")
+            continue
+        if task["host"] not in (None, socket.gethostname()):
+            click.echo(f"{task['task']}: its process {task['pid']} is on {task['host']}: ask py-spy there")
+            continue
+        try:
+            process = psutil.Process(task["pid"])
+            members = [process, *process.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            members = []
+        for member in members:
+            said = subprocess.run(
+                [tool, "dump", "--pid", str(member.pid)], capture_output=True, text=True, timeout=STACKS_S
+            )
+            why = said.stderr.strip().partition("\n")[0].removeprefix("Error: ")
+            text = said.stdout or f"process {member.pid}: py-spy cannot read it: {why}"
+            click.echo(f"{task['task']}: {text.rstrip()}\n")
+    return True
 
 
 def _is_task(word: str) -> bool:

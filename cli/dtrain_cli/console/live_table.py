@@ -1,24 +1,20 @@
 """The table under the log lines of a launch, and what it shares with those of `status` and `runs`."""
 
 import math
-import statistics
+import textwrap
 import time
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.membership import NEXT_CHECKPOINT, TaskStatus, global_step
 from dtrain.process.plain_text import plain_line
 from dtrain.runs.states import HAS_PROCESS, RunState, TaskState
+from dtrain_cli.runs.advice import Row, advice, slow_replicas, total_examples_per_s
 
 SPARKS = "▁▂▃▄▅▆▇█"
-SLOW = 2.0
-STILL_SLOW = 1.6
-"""A replica that takes so many times the time of the others is called slow, or still slow."""
 INPUT_BOUND = 0.1
 """The share of its time spent on waiting for batches from which a task is said to be bound by its input."""
 INPUT_STALLS_S = 2.0
@@ -30,17 +26,10 @@ _FIRST_TO_GO = ("too late", "staleness", "ex/s", "loss", REMARK)
 _LOSSES_MAX = 24
 _OTHER_LINES = 4
 """Lines that are not tasks': the heading, the progress, and one that is not the table's."""
+_ROOM = 12
+"""The number of lines for tasks from which numbers of the whole run, and advice, may take some of them."""
 _BAR_MIN = 10
 _BAR_MAX = 30
-
-
-class Row(msgspec.Struct, frozen=True):
-    """The contents of the table for one task."""
-
-    task: TaskId
-    state: TaskState
-    restarts: int
-    status: TaskStatus | None
 
 
 class StepPace(NamedTuple):
@@ -67,8 +56,15 @@ class LiveTable:
         from rich.console import Console
         from rich.text import Text
 
-        shown = most_telling(rows, height - _OTHER_LINES)
+        step = global_step(row.status for row in rows if row.status is not None)
         self._slow = slow_replicas(rows, self._slow)
+        beside = [Text(_numbers(rows, step))] if _numbers(rows, step) else []
+        first = next(advice(rows, self._slow, step), "")
+        beside += [Text(line, style="yellow") for line in textwrap.wrap(first, width - 1)]
+        room = height - _OTHER_LINES
+        if len(rows) + len(beside) > room < _ROOM:
+            beside = []
+        shown = most_telling(rows, room - len(beside))
         cells = [_cells(row, self._slow.get(row.task)) for row in shown]
         table = fitted_table(cells, _COLUMNS, NUMBERS, _FIRST_TO_GO, REMARK, width - 1)
         out = StringIO()
@@ -78,12 +74,12 @@ class LiveTable:
         console.print(table)
         if len(shown) < len(rows):
             console.print(Text(f"and {len(rows) - len(shown)} more tasks", style="dim"))
-        console.print(self._progress(rows, width - 1), no_wrap=True, overflow="ellipsis", crop=True)
+        for line in (*beside, self._progress(rows, step, width - 1)):
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         return out.getvalue()
 
-    def _progress(self, rows: list[Row], width: int) -> str:
+    def _progress(self, rows: list[Row], step: int | None, width: int) -> str:
         statuses = [row.status for row in rows if row.status is not None]
-        step = global_step(statuses)
         last = max((status.max_steps for status in statuses if status.max_steps is not None), default=None)
         self._note_loss(statuses, step)
         elapsed_s = time.monotonic() - self._started_s
@@ -112,6 +108,18 @@ class LiveTable:
         if losses and step is not None and step > self._losses_step:
             self._losses_step = step
             self._losses = [*self._losses, sum(losses) / len(losses)][-_LOSSES_MAX:]
+
+
+def _numbers(rows: list[Row], step: int | None) -> str:
+    """Return the throughput of all tasks together, and the newest evaluation."""
+    rate = total_examples_per_s(rows)
+    found = [row.status.evaluation for row in rows if row.status is not None and row.status.evaluation]
+    newest = max(found, key=lambda each: each.get("global_step", 0), default=None)
+    texts = (
+        "" if rate is None else f"{rate:,.0f} examples/s",
+        "" if newest is None else f"evaluation: {evaluation_text(newest, step)}",
+    )
+    return plain_line("  ".join(filter(None, texts)))
 
 
 def pace_of(before: StepPace | None, step: int, now_s: float) -> StepPace:
@@ -159,36 +167,16 @@ def sparkline(values: list[float]) -> str:
     )
 
 
-def slow_replicas(rows: list[Row], so_far: Container[TaskId] = ()) -> dict[TaskId, float]:
-    """Return the factor by which each slow replica is slower than the others, without its waits for others.
-
-    A replica in `so_far` stays slow until it is clearly not: a remark must not come and go.
-    """
-    took_s = {
-        row.task: (1 - (row.status.waiting_share or 0.0)) / row.status.examples_per_s
-        for row in rows
-        if row.task.trains
-        and row.state == TaskState.RUNNING
-        and row.status is not None
-        and row.status.examples_per_s
-    }
-    factors = {}
-    for task, own_s in took_s.items():
-        others_s = statistics.median(
-            [other_s for other, other_s in took_s.items() if other != task] or [own_s]
-        )
-        if others_s > 0 and own_s >= (STILL_SLOW if task in so_far else SLOW) * others_s:
-            factors[task] = own_s / others_s
-    return factors
-
-
 def most_telling(rows: list[Row], lines: int) -> list[Row]:
-    """Choose the rows for so many lines; where not all fit, one line is left for the number of the others.
-
-    Tasks in trouble come first, then waiting ones, then one of each role in turn, the slowest worker first.
-    """
+    """Choose the rows for so many lines; where not all fit, one line is left for the number of the others."""
     if len(rows) <= lines:
         return rows
+    chosen = {row.task for row in telling_first(rows)[: max(1, lines - 1)]}
+    return [row for row in rows if row.task in chosen]
+
+
+def telling_first(rows: Iterable[Row]) -> list[Row]:
+    """Sort: tasks in trouble, then waiting ones, then one of each role in turn, the slowest worker first."""
     taken: dict[Role, int] = defaultdict(int)
     turns: dict[TaskId, tuple[int, tuple[int, int]]] = {}
     for row in sorted(rows, key=lambda row: (_step(row) if row.task.role is Role.WORKER else 0, row.task)):
@@ -199,8 +187,7 @@ def most_telling(rows: list[Row], lines: int) -> list[Row]:
         waits = row.status is not None and row.status.waiting_for not in (None, NEXT_CHECKPOINT)
         return row.state == TaskState.RUNNING, not waits, turns[row.task]
 
-    chosen = {row.task for row in sorted(rows, key=calmness)[: max(1, lines - 1)]}
-    return [row for row in rows if row.task in chosen]
+    return sorted(rows, key=calmness)
 
 
 def _step(row: Row) -> int:

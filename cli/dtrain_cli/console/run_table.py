@@ -19,20 +19,17 @@ from dtrain_cli.console.live_table import (
     INPUT_BOUND,
     INPUT_STALLS_S,
     STYLES,
-    Row,
     bytes_text,
     duration_text,
     evaluation_text,
     fitted_table,
-    most_telling,
     new_table,
 )
 from dtrain_cli.console.streams import own_stdout
+from dtrain_cli.runs.advice import Row, advice, slow_replicas, total_examples_per_s
 from dtrain_cli.runs.index import moment
 from dtrain_cli.runs.report import lost_tasks, lost_texts
 
-_LINES_BESIDE_ROWS = 3
-"""The two of a table's heading, and the last of the screen, where the cursor stands."""
 PIPE_WIDTH = 1000
 
 
@@ -73,34 +70,54 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
 _LEFT = {"task", "state", "host", "waiting_for"}
 
 
-def screen_of(report: Mapping[str, Any], console: Console) -> Group:
-    lines = len(console.render_lines(status_table(report, console.width, tasks=()), pad=False))
-    rows = [
+def rows_of(report: Mapping[str, Any]) -> list[Row]:
+    """Return what the live table of a launch knows of each task."""
+    fields = {"step", "waiting_for", "examples_per_s", "waiting_share", "input_share"}
+    fields |= {"staleness_mean", "stale_gradients"}
+    return [
         Row(
             TaskId.parse(task["task"]),
             task["state"],
             task["restarts"],
-            TaskStatus(task["task"], 0, "", step=task["step"], waiting_for=task["waiting_for"]),
+            TaskStatus(task["task"], 0, "", **{name: task[name] for name in fields}),
         )
         for task in report["tasks"]
     ]
-    chosen = {str(row.task) for row in most_telling(rows, console.height - lines - _LINES_BESIDE_ROWS)}
-    return status_table(report, console.width, [task for task in report["tasks"] if task["task"] in chosen])
 
 
 def status_table(
-    report: Mapping[str, Any], width: int, tasks: Sequence[Mapping[str, Any]] | None = None
+    report: Mapping[str, Any],
+    width: int,
+    tasks: Sequence[Mapping[str, Any]] | None = None,
+    *,
+    left: str = "",
+    sorted_by: tuple[str, str] = ("", ""),
+    chosen: int | None = None,
 ) -> Group:
-    """Return the whole report, at most `width` columns wide; `tasks` have a row (None: all of them do)."""
+    """Return the whole report, at most `width` columns wide.
+
+    Args:
+        tasks: those that have a row; None: all of them.
+        left: how long the run will take, if that is known.
+        sorted_by: the column by which they are sorted, and the mark of its direction.
+        chosen: the row that is marked.
+    """
     report = plain_data(report)
-    parts: list[Any] = [_headline(report)]
+    known = rows_of(report)
+    live = report["state"] in LIVE_RUN_STATES
+    rate = total_examples_per_s(known) if live else None
+    headline = _headline(report)
+    headline.append("".join(f"  {text}" for text in (rate and f"{rate:,.0f} examples/s", left) if text))
+    parts: list[Any] = [headline]
     tasks = report["tasks"] if tasks is None else plain_data(tasks)
-    rows = [{name: _cell(task, name) for name in COLUMNS} for task in tasks]
-    parts += [_table(rows, width)] if rows else []
+    rows = [{name: cell_of(task, name) for name in COLUMNS} for task in tasks]
+    parts += [_table(rows, width, sorted_by, chosen)] if rows else []
     if rows and len(rows) < len(report["tasks"]):
         parts.append(Text(f"and {len(report['tasks']) - len(rows)} more tasks", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
+    for text in advice(known, slow_replicas(known), report["global_step"]) if live else ():
+        parts.append(Text(text, style="yellow", overflow="fold"))
     if report["unsaved"]:
         parts.append(
             Text(
@@ -170,16 +187,25 @@ def _headline(report: Mapping[str, Any]) -> Text:
     return text
 
 
-def _cell(task: Mapping[str, Any], name: str) -> str:
+def cell_of(task: Mapping[str, Any], name: str) -> str:
+    """Return the text of a column for a task; "" where it has nothing to say."""
     if name == "exit_code" and (task["state"] == TaskState.SUCCEEDED or not (task[name] or task["message"])):
         return ""  # a task that is stopped after the run's success ends with 143
     return "" if task[name] is None else plain_line(COLUMNS[name][2](task[name]))
 
 
-def _table(rows: Sequence[Mapping[str, str]], width: int) -> Table:
+def _table(
+    rows: Sequence[Mapping[str, str]], width: int, sorted_by: tuple[str, str], chosen: int | None
+) -> Table:
     one_host = len({row["host"] for row in rows}) == 1
     headings = {
-        name: heading for name, (_, heading, _) in COLUMNS.items() if not (one_host and name == "host")
+        name: heading + (sorted_by[1] if name == sorted_by[0] else "")
+        for name, (_, heading, _) in COLUMNS.items()
+        if not (one_host and name == "host")
     }
-    may_go = sorted((name for name in headings if COLUMNS[name][0]), key=lambda name: -COLUMNS[name][0])
-    return fitted_table(rows, headings, COLUMNS.keys() - _LEFT, may_go, "waiting_for", width)
+    may_go = (name for name in headings if COLUMNS[name][0] and name != sorted_by[0])
+    first_to_go = sorted(may_go, key=lambda name: -COLUMNS[name][0])
+    table = fitted_table(rows, headings, COLUMNS.keys() - _LEFT, first_to_go, "waiting_for", width)
+    if chosen is not None:
+        table.rows[chosen].style = "reverse"
+    return table

@@ -35,9 +35,9 @@ from dtrain.process.tensorflow import read_tf_config
 from dtrain.runs.files import JoinRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain.runs.task_states import STOPPED
-from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.run_plan import limits_beside
+from dtrain_cli.runs.advice import Row
 from dtrain_cli.runs.index import KnownRun, known_runs
 from dtrain_cli.runs.report import first_line, is_alive, is_owned, joined_record, joined_records, with_joined
 from dtrain_cli.targets.signals import signal_name

@@ -6,8 +6,8 @@ from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
 from dtrain.messages.membership import TaskStatus, global_step
 from dtrain.runs.files import SavedRecord
-from dtrain_cli.console.live_table import Row
 from dtrain_cli.launch.tasks import TaskLife
+from dtrain_cli.runs.advice import Row
 from dtrain_cli.runs.faults import cost_of_slowness
 
 

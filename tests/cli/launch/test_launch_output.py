@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launching import SOURCES, wait_until
@@ -251,3 +253,26 @@ def test_the_thread_limits_of_a_foreign_command_are_printed_and_the_users_stay(
     threads = of_the_user.get("OMP_NUM_THREADS", "1")
     assert launch.log("chief:0") == f"limits {threads} {threads}\n"
     assert printed in launch.err
+
+
+@pytest.mark.skipif(
+    not any(shutil.which("py-spy", path=path) for path in (None, str(Path(sys.executable).parent))),
+    reason="py-spy is not installed",
+)
+def test_the_stacks_of_a_command_that_hangs_say_where_it_stands(launcher):
+    hangs = launcher.folder / "hangs.py"
+    hangs.write_text(
+        "import time\n\ndef waits_for_godot():\n    print('up', flush=True)\n    time.sleep(600)\n\nwaits_for_godot()\n"
+    )
+    command = ("sh", "-c", f"{sys.executable} {hangs}; true")
+    launch = launcher.start("--workers", "1", "--ps", "0", "--no-evaluator", "--", *command)
+    launch.wait_for(lambda: "up" in launch.log("worker:0"), "worker:0 has printed nothing")
+    shown = launcher.dtrain("logs", str(launch.run_dir), "worker:0", "--stacks")
+    assert shown.end() == 0, shown.err
+    assert re.search(r"waits_for_godot \(.*hangs.py:5\)", shown.out)
+    assert "chief:0" not in shown.out
+    assert re.search(r"process \d+: py-spy cannot read it", shown.out), "the shell above it"
+    assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
+    ended = launcher.dtrain("logs", str(launch.run_dir), "worker:0", "--stacks")
+    assert ended.end() == 0
+    assert ended.out == "worker:0: has no process\n"
