@@ -26,6 +26,7 @@ try:
         command_line,
         data,
         environment,
+        first_run,
         launch,
         models,
         queue,
@@ -86,6 +87,7 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 
 SECTIONS = {
+    "Begin": first_run.COMMANDS,
     "Start and check": (*launch.COMMANDS, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
     "Look at runs and act on them": (*runs.COMMANDS, *queue.COMMANDS, *chaos.COMMANDS, runs.rm),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),

@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from dtrain.config import KeyPath, Problem, RunSpec, default_cluster, is_none, resolve
+from dtrain.config.plain_data import below, mistakes, with_nulls
 from dtrain.errors import SpecError
 from dtrain.formats.bounded_reading import open_regular
 
@@ -347,6 +348,42 @@ def read_spec(
     for path, text in spec.unused():
         note(tree.describe(path, text))
     return spec.resolved() if foreign or trains else spec
+
+
+def sound_part(tree: SpecTree, kind: Any) -> tuple[dict[str, Any], list[Problem]]:
+    """Return the keys of a file of another kind that have the form of their type, and what is wrong with the
+    others. Rules that come after need not see what has not its form.
+    """
+    data = {key: value for key, value in with_nulls(tree.data, kind).items() if value is not None}
+    problems = list(mistakes(data, kind))
+    broken = {path[0] for path, _ in problems}
+    return {key: data[key] for key in data if key not in broken}, problems
+
+
+def inner_spec(
+    key: str, tree: SpecTree, folder: Path, foreign: bool
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the spec of launches that a file has below `key`, or names there, and a line for each mistake.
+
+    Args:
+        key: the key, whose value is the keys of a spec, or the name of a file in `folder`.
+        tree: the file.
+        folder: of the file.
+        foreign: whether what is launched is a `-- COMMAND`.
+    """
+    prefix: KeyPath = (key,)
+    given, source = tree.data.get(key), tree
+    if isinstance(given, str):
+        try:
+            source = read_tree(folder / given)
+        except SpecError as error:
+            return None, [str(error)]
+        given, prefix = source.data, ()
+    if not isinstance(given, dict):
+        return None, []
+    _, problems = resolve(given, foreign, not foreign)
+    ordered = sorted(below(prefix, problems), key=lambda problem: source.position(problem[0]))
+    return given, [source.describe(*problem) for problem in ordered]
 
 
 def _cut(lines: list[str], problems: int) -> list[str]:

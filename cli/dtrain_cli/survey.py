@@ -34,7 +34,7 @@ from dtrain_cli.agent.messages import (
     Tried,
     Try,
 )
-from dtrain_cli.console.streams import say
+from dtrain_cli.console.streams import print_json, say
 from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
 from dtrain_cli.fleet.link import HostError, Link, Opener
 from dtrain_cli.fleet.locations import host_port
@@ -116,16 +116,19 @@ def remarks(hosts: Sequence[HostFound], folder: str) -> Iterator[str]:
         yield f"no host sees {folder}: code is sent to them, and the chief's checkpoints stay on its host"
 
 
-def check_hosts(spec: RunSpec) -> None:
+def check_hosts(spec: RunSpec, as_json: bool) -> None:
     """Print one table of a spec's hosts; raise a `HostError` if they cannot run a cluster together."""
     hosts, opener = _hosts(spec)
     with Visits(opener, hosts, spec.network, say) as visits:
         found = visits.survey(Path.cwd())
-    for line in table(found):
-        click.echo(line)
-    for line in remarks(found, str(Path.cwd())):
+    reasons, noted = list(problems(found)), list(remarks(found, str(Path.cwd())))
+    if as_json:
+        print_json({"hosts": msgspec.to_builtins(found), "mistakes": reasons, "remarks": noted})
+    else:
+        click.echo("\n".join(table(found)))
+    for line in noted:
         say(line)
-    if reasons := list(problems(found)):
+    if reasons:
         raise HostError("\n".join(reasons))
 
 

@@ -9,8 +9,16 @@ import click
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain_cli.commands.command_line import Seconds, complete_run, complete_task, runs_dir_option
+from dtrain_cli.commands.command_line import (
+    DIRECTORY,
+    Seconds,
+    complete_run,
+    complete_task,
+    json_option,
+    runs_dir_option,
+)
 from dtrain_cli.commands.runs import find
+from dtrain_cli.console.streams import print_json
 
 
 @click.command(
@@ -22,14 +30,17 @@ from dtrain_cli.commands.runs import find
 )
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("-o", "--output", metavar="FILE", help="Default: RUN.trace.json here; - is stdout.")
+@json_option
 @runs_dir_option
-def trace(run: str | None, output: str | None, runs_dir: Path | None) -> None:
+def trace(run: str | None, output: str | None, as_json: bool, runs_dir: Path | None) -> None:
     """Write what every task of RUN (default: the newest) did when, as a file for https://ui.perfetto.dev or
     chrome://tracing.
 
     RUN is an id, a unique prefix of one, a name or a path. A run keeps a trace if its spec says `trace: true`
     or DTRAIN_TRACE=1 was set when it was launched. Exit code: 1 the run has kept none, 3 no such run.
     """
+    if as_json and output == "-":
+        raise click.UsageError("-o - writes the timeline, which is JSON, to stdout; leave --json away")
     from dtrain.runs.trace import read_trace
     from dtrain_cli.runs.logs import timeline
     from dtrain_cli.runs.report import with_joined
@@ -49,12 +60,15 @@ def trace(run: str | None, output: str | None, runs_dir: Path | None) -> None:
         raise RunError(
             f"{files.directory}: found no trace of any task; launch with `--set trace=true` or DTRAIN_TRACE=1"
         )
-    text = json.dumps({"traceEvents": timeline(traces)})
+    events = timeline(traces)
+    text = json.dumps({"traceEvents": events})
     if output == "-":
         sys.stdout.write(f"{text}\n")
         return
     path = Path(output or f"{found.record.run}.trace.json")
     path.write_text(text)
+    if as_json:
+        print_json({"run": found.record.run, "file": str(path), "events": len(events)})
     click.echo(f"{path}: open it in https://ui.perfetto.dev or chrome://tracing", err=True)
 
 
@@ -65,11 +79,11 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "resumed"}
 @click.command(
     short_help="Kill, pause or slow a task, on purpose.",
     epilog="\b\nExamples:\n  dtrain chaos digits kill worker:0\n  dtrain chaos digits pause ps:0 --for 3\n"
-    "  dtrain chaos digits slow worker:1 5\n",
+    "  dtrain chaos digits slow worker:1 5\n  dtrain chaos --campaign examples/campaign.yaml\n",
 )
-@click.argument("run", shell_complete=complete_run)
-@click.argument("action", type=click.Choice(ACTIONS))
-@click.argument("task", shell_complete=complete_task)
+@click.argument("run", required=False, shell_complete=complete_run)
+@click.argument("action", required=False, type=click.Choice(ACTIONS))
+@click.argument("task", required=False, shell_complete=complete_task)
 @click.argument("factor", required=False, type=float)
 @click.option(
     "--for",
@@ -78,19 +92,44 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "resumed"}
     metavar="S",
     help="pause, slow: undo it S seconds later.",
 )
+@click.option(
+    "--campaign", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Tell its stories."
+)
+@click.option("--out", type=DIRECTORY, metavar="DIR", help="With --campaign: the folder of its runs.")
+@json_option
 @runs_dir_option
 def chaos(
-    run: str, action: str, task: str, factor: float | None, for_s: float | None, runs_dir: Path | None
-) -> None:
+    run: str | None,
+    action: str | None,
+    task: str | None,
+    factor: float | None,
+    for_s: float | None,
+    runs_dir: Path | None,
+    as_json: bool,
+    **campaign: Path | None,
+) -> int | None:
     """Do something bad to TASK of the running RUN.
 
     kill sends SIGKILL to the task and all that it has started, pause and resume stop them and let them go on.
     slow makes the task's own computation take FACTOR times as long, whatever the spec says of it, until the
     task is started anew or FACTOR is 1; it says what that costs a step, if the task has measured its steps.
 
+    With --campaign FILE: launch the program of FILE undisturbed, then once for each story, whose faults are
+    those of a spec's `simulate`, and show what each has cost. Its runs are below DIR (default: below the runs
+    directory), and the same command again tells only the stories that are missing there.
+
     RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not
-    running, 2 wrong command line or no such task, 3 no such run.
+    running, or a story has broken a promise, 2 wrong command line or no such task, 3 no such run.
     """
+    file, out = campaign["campaign"], campaign["out"]
+    if file is not None:
+        if run is not None or for_s is not None:
+            raise click.UsageError("--campaign FILE stands alone; RUN ACTION TASK is for a run that runs")
+        return _campaign(file, out, runs_dir, as_json)
+    if run is None or action is None or task is None:
+        raise click.UsageError("expected RUN ACTION TASK, or --campaign FILE")
+    if out is not None:
+        raise click.UsageError("--out belongs to --campaign")
     from dtrain_cli.runs.faults import RunningTask
 
     _check_words(action, factor, for_s)
@@ -100,6 +139,7 @@ def chaos(
         how = "at full speed" if factor == 1 else f"{factor:g} times slower"
         _print(f"{target.task} computes {how}{f': {cost}' if cost else ''}")
     else:
+        cost = None
         target.signal(action)
         _print(f"{target.task} {DONE[action]}")
     if for_s is not None:
@@ -108,6 +148,25 @@ def chaos(
         finally:
             target.slow(None) if action == "slow" else target.signal("resume")
         _print(f"{target.task} {'computes as its spec says' if action == 'slow' else DONE['resume']}")
+    if as_json:
+        done = {"task": str(target.task), "action": action, "factor": factor, "for_s": for_s, "cost": cost}
+        print_json(done | {"pid": target.pid})
+    return None
+
+
+def _campaign(file: Path, out: Path | None, runs_dir: Path | None, as_json: bool) -> int:
+    import msgspec
+
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.stories import campaign
+
+    out = out or (runs_dir or default_runs_dir()) / "campaigns" / file.stem
+    code, results = campaign.tell(file, out.absolute())
+    if as_json:
+        print_json({"campaign": str(file), "folder": str(out), "stories": msgspec.to_builtins(results)})
+    elif results:
+        campaign.show(results)
+    return code
 
 
 def _check_words(action: str, factor: float | None, for_s: float | None) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 
 from dtrain.errors import SpecError
-from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file, spec_options
+from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file, json_option, spec_options
+from dtrain_cli.console.streams import print_json
 
 EPILOG = """\b
 Examples:
@@ -23,8 +24,11 @@ Examples:
 @click.option(
     "--command", "foreign", is_flag=True, help="Check it for `launch SPEC -- COMMAND`, not for PROGRAM.py."
 )
+@json_option
 @spec_options
-def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: object) -> None:
+def check(
+    spec: str | None, foreign: bool, as_json: bool, sets: tuple[str, ...], **shortcuts: object
+) -> int | None:
     """Say everything that is wrong with SPEC, with launching PROGRAM.py without one, or (-) with the
     TF_CONFIG in the environment.
 
@@ -36,16 +40,28 @@ def check(spec: str | None, foreign: bool, sets: tuple[str, ...], **shortcuts: o
     """
     hosts = shortcuts["hosts"]
     if isinstance(hosts, str):
-        _check_hosts(hosts, spec, sets, shortcuts, foreign)
-    elif spec is None:
+        _check_hosts(hosts, spec, sets, shortcuts, foreign, as_json)
+        return None
+    if spec is None:
         raise click.UsageError("Missing argument 'SPEC|PROGRAM.py|-'.")
-    elif spec == "-":
-        _check_tf_config(foreign, sets, shortcuts)
+    try:
+        if spec == "-":
+            found = _check_tf_config(foreign, sets, shortcuts)
+        else:
+            found = _check_file(Path(spec), sets, shortcuts, foreign)
+    except SpecError as error:
+        if not as_json:
+            raise
+        print_json({"source": spec, "mistakes": str(error).splitlines(), "found": None})
+        return error.exit_code
+    if as_json:
+        print_json({"source": spec, "mistakes": [], "found": found})
     else:
-        _check_file(Path(spec), sets, shortcuts, foreign)
+        click.echo(f"{'TF_CONFIG' if spec == '-' else spec}: no mistakes; {found}")
+    return None
 
 
-def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> None:
+def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool) -> str:
     from dtrain.config import ServerSection
     from dtrain_cli.launch.options import LaunchOptions
     from dtrain_cli.launch.request import read_request
@@ -59,11 +75,16 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
     _, spec = read_request(options, starts=False)
     training = spec.training
     updates = f", {training.updates}" if isinstance(training, ServerSection) else ""
-    click.echo(f"{path}: no mistakes; {spec.cluster}; {training.strategy}{updates}")
+    return f"{spec.cluster}; {training.strategy}{updates}"
 
 
 def _check_hosts(
-    hosts: str, path: str | None, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool
+    hosts: str,
+    path: str | None,
+    sets: tuple[str, ...],
+    shortcuts: dict[str, object],
+    foreign: bool,
+    as_json: bool,
 ) -> None:
     from dtrain_cli.spec import read_spec
     from dtrain_cli.survey import check_hosts
@@ -73,10 +94,10 @@ def _check_hosts(
             raise SpecError(f"--hosts {hosts}: expected one spec, found {path} besides")
         path = hosts
         shortcuts = {**shortcuts, "hosts": None}
-    check_hosts(read_spec(Path(path) if path else None, sets, shortcuts, foreign))
+    check_hosts(read_spec(Path(path) if path else None, sets, shortcuts, foreign), as_json)
 
 
-def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, object]) -> None:
+def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, object]) -> str:
     from dtrain.cluster import tasks_text
     from dtrain.process.tensorflow import read_tf_config
     from dtrain_cli.plan.standalone_start import place_of_tf_config
@@ -90,7 +111,7 @@ def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, 
         place = place_of_tf_config(os.environ, sets, shortcuts)
         cluster, task = place.cluster, place.task
     tasks = tasks_text({role: len(jobs) for role, jobs in cluster.jobs.items()})
-    click.echo(f"TF_CONFIG: no mistakes; this is {task or 'no task'} of {tasks or 'no cluster'}")
+    return f"this is {task or 'no task'} of {tasks or 'no cluster'}"
 
 
 COMMANDS = (check,)

@@ -330,6 +330,14 @@ runs_dir_option = click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help
 """The callback gets `runs_dir`, a Path or None."""
 
 
+def json_option_of(what: str) -> Decorator:
+    """Return `--json`, of which the callback gets `as_json`; docs/reference/schemas/ has a schema for each."""
+    return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+json_option = json_option_of("Print one JSON object.")
+
+
 VARIABLE = "_DTRAIN_COMPLETE"
 
 _BASH = r"""

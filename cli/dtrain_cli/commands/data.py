@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dtrain_cli.commands.command_line import all_of
+from dtrain_cli.commands.command_line import all_of, json_option
 
 KINDS = ("tfrecord", "text", "csv", "tar", "parquet", "npy", "npz")
 FILES = (
@@ -25,7 +25,7 @@ _options = all_of(
         default=True,
         help="Whether the first row of .csv files names the columns (default: it does).",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    json_option,
 )
 
 

@@ -1,6 +1,5 @@
 """`dtrain env`, `completion` and `fork-server`: about this machine and this shell."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any
 
 import click
 
-from dtrain_cli.commands.command_line import VARIABLE
+from dtrain_cli.commands.command_line import VARIABLE, json_option
+from dtrain_cli.console.streams import print_json
 
 
 @click.command(
@@ -42,12 +42,12 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command(
     short_help="Show what this machine offers.", epilog="\b\nExamples:\n  dtrain env\n  dtrain env --json\n"
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def env(as_json: bool) -> None:
     """Show versions, cores, memory and limits, and what a launch would choose here."""
     facts = _facts()
     if as_json:
-        click.echo(json.dumps(facts))
+        print_json(facts)
         return
     for section, values in facts.items():
         click.echo(section.replace("_", " "))

@@ -1,6 +1,5 @@
 """`dtrain launch` and `dtrain plan`."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -17,10 +16,13 @@ from dtrain_cli.commands.command_line import (
     ProgramWords,
     Seconds,
     all_of,
+    json_option,
+    json_option_of,
     runs_dir_option,
     spec_options,
 )
 from dtrain_cli.commands.queue import Memory
+from dtrain_cli.console.streams import print_json
 from dtrain_cli.targets import cold_start
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ _directory_options = all_of(
 @click.option("--cores", type=Count(1), metavar="N", help="With --queue: claim N (default: one a task).")
 @click.option("--memory", type=Memory(), metavar="SIZE", help="With --queue: claim e.g. 2GB (default: none).")
 @click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
-@click.option("--json", "as_json", is_flag=True, help="Print the final status as the last line of stdout.")
+@json_option_of("Print the final status as the last line of stdout.")
 def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.
 
@@ -130,7 +132,7 @@ def _options(words: ProgramWords, sets: tuple[str, ...], options: dict[str, Any]
 @click.command(cls=ProgramCommand, short_help="Show what launch would do.", epilog=PLAN_EPILOG)
 @spec_options
 @_directory_options
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def plan(
     words: ProgramWords,
     sets: tuple[str, ...],
@@ -156,7 +158,7 @@ def plan(
 
     run_plan = _example_plan(wanted)
     if as_json:
-        click.echo(json.dumps({"addresses": "example", **run_plan.to_dict()}, indent=2))
+        print_json({"addresses": "example", **run_plan.to_dict()}, indent=2)
     elif words.spec is not None and is_by_hand(run_plan.cluster):
         _show_by_hand(run_plan, words, sets, shortcuts)
     else:

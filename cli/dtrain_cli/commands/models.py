@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dtrain.errors import RunNotFoundError
-from dtrain_cli.commands.command_line import Count, all_of, complete_run, runs_dir_option
+from dtrain_cli.commands.command_line import Count, all_of, complete_run, json_option, runs_dir_option
 from dtrain_cli.commands.runs import find
 
 MODEL = (
@@ -31,7 +31,7 @@ _model_options = all_of(
         metavar="FILE.py",
         help="A Python file with the layers, losses or metrics of your own that the model names; it is run.",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+    json_option,
     runs_dir_option,
 )
 _data_options = all_of(

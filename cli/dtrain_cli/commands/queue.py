@@ -1,7 +1,6 @@
 """`dtrain queue`: the line of launches that wait for this machine, and the changes that a user may make."""
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dtrain.errors import SpecError
+from dtrain_cli.commands.command_line import json_option
+from dtrain_cli.console.streams import print_json
 
 if TYPE_CHECKING:
     from dtrain_cli.queue.rules import Capacity
@@ -36,7 +37,7 @@ class Memory(click.ParamType[int]):
     short_help="Show who waits for this machine, and why.",
     epilog="\b\nExamples:\n  dtrain queue\n  dtrain queue move digits first\n  dtrain queue drain\n",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.pass_context
 def queue(context: click.Context, as_json: bool) -> None:
     """List the launches with --queue: what each has claimed, and why and until about when it waits.
@@ -54,7 +55,7 @@ def queue(context: click.Context, as_json: bool) -> None:
     free = capacity.cores - sum(row["cores"] for row in rows if row["position"] is None)
     if as_json:
         machine = {"folder": str(folder.path), "cores": capacity.cores, "memory_bytes": capacity.memory}
-        click.echo(json.dumps({**machine, "free_cores": free, "drained": drained, "launches": rows}))
+        print_json({**machine, "free_cores": free, "drained": drained, "launches": rows})
         return
     names = ("position", "run", "user", "cores", "memory", "state", "why")
     for row in rows:

@@ -1,6 +1,5 @@
 """`dtrain status`, `logs`, `stop`, `runs` and `rm`: look at runs from any terminal, end them, remove them."""
 
-import json
 import re
 import shutil
 import socket
@@ -22,8 +21,11 @@ from dtrain_cli.commands.command_line import (
     Seconds,
     complete_run,
     complete_run_or_task,
+    json_option,
+    json_option_of,
     runs_dir_option,
 )
+from dtrain_cli.console.streams import print_json
 
 if TYPE_CHECKING:
     from dtrain_cli.console.streams import PlainBytes
@@ -57,7 +59,7 @@ def runs_text(count: int) -> str:
 )
 @click.argument("run", required=False, shell_complete=complete_run)
 @click.option("--watch", is_flag=True, help="Show it again every second until the run ends.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @runs_dir_option
 def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -> int:
     """Show every task of RUN (default: the newest).
@@ -81,7 +83,7 @@ def status(run: str | None, watch: bool, as_json: bool, runs_dir: Path | None) -
             damaged = report["damaged"]
             click.echo("\n".join(f"dtrain: {line}" for line in damaged), err=True)
         if as_json:
-            click.echo(json.dumps(report))
+            print_json(report)
         else:
             _show(report)
     return EXIT_CODES.get(state, 0)
@@ -124,9 +126,15 @@ def _show(report: dict[str, Any]) -> None:
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("-n", "last", type=Count(0), metavar="N", help="Begin with the last N lines of each task.")
 @click.option("--stacks", is_flag=True, help="Show where each Python process of the tasks is now (py-spy).")
+@json_option_of("Print one JSON object a line.")
 @runs_dir_option
 def logs(
-    run_and_tasks: tuple[str, ...], follow: bool, last: int | None, stacks: bool, runs_dir: Path | None
+    run_and_tasks: tuple[str, ...],
+    follow: bool,
+    last: int | None,
+    stacks: bool,
+    as_json: bool,
+    runs_dir: Path | None,
 ) -> None:
     """Show what tasks of RUN have printed, in all attempts; default: every task of the newest run.
 
@@ -145,9 +153,10 @@ def logs(
             raise SpecError(
                 f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
             )
-    if _show_stacks(run, tasks) if stacks else _shown_there(run, tasks, last, follow):
+    if _show_stacks(run, tasks, as_json) if stacks else _shown_there(run, tasks, last, follow, as_json):
         return
     outputs = [TaskOutput(run.files, task) for task in tasks]
+    width = max(len(str(task)) for task in tasks) if len(outputs) > 1 else 0
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
     if all(output.is_empty for output in outputs):
         click.echo(
@@ -163,14 +172,25 @@ def logs(
         # missed.
         ended = not (follow and _goes_on(run))
         for output, plain in zip(outputs, shown, strict=True):
-            _print_output(output, plain, len(outputs) > 1, max(len(str(task)) for task in tasks), ended)
-        sys.stdout.buffer.flush()
+            if as_json:
+                _print_objects(output, ended)
+            else:
+                _print_output(output, plain, width, ended)
+        sys.stdout.flush()
         if ended:
             return
         time.sleep(FOLLOW_EVERY_S)
 
 
-def _show_stacks(run: "KnownRun", tasks: list[TaskId]) -> bool:
+def _show_stacks(run: "KnownRun", tasks: list[TaskId], as_json: bool) -> bool:
+    for task, text in _stacks(run, tasks):
+        for line in text.splitlines():
+            print_json({"task": task, "line": line}) if as_json else click.echo(f"{task} | {line}")
+    return True
+
+
+def _stacks(run: "KnownRun", tasks: list[TaskId]) -> Iterator[tuple[str, str]]:
+    """Yield the name of a task and what py-spy says of one of its processes, or why it says nothing."""
     import psutil
 
     from dtrain.runs.states import LIVE_TASK_STATES
@@ -183,10 +203,10 @@ def _show_stacks(run: "KnownRun", tasks: list[TaskId]) -> bool:
     lives = report["state"] in LIVE_RUN_STATES
     for task in (each for each in report["tasks"] if TaskId.parse(each["task"]) in tasks):
         if not lives or task["pid"] is None or task["state"] not in LIVE_TASK_STATES:
-            click.echo(f"{task['task']}: has no process")
+            yield task["task"], "has no process"
             continue
         if task["host"] not in (None, socket.gethostname()):
-            click.echo(f"{task['task']}: its process {task['pid']} is on {task['host']}: ask py-spy there")
+            yield task["task"], f"its process {task['pid']} is on {task['host']}: ask py-spy there"
             continue
         try:
             process = psutil.Process(task["pid"])
@@ -198,9 +218,7 @@ def _show_stacks(run: "KnownRun", tasks: list[TaskId]) -> bool:
                 [tool, "dump", "--pid", str(member.pid)], capture_output=True, text=True, timeout=STACKS_S
             )
             why = said.stderr.strip().partition("\n")[0].removeprefix("Error: ")
-            text = said.stdout or f"process {member.pid}: py-spy cannot read it: {why}"
-            click.echo(f"{task['task']}: {text.rstrip()}\n")
-    return True
+            yield task["task"], said.stdout or f"process {member.pid}: py-spy cannot read it: {why}"
 
 
 def _is_task(word: str) -> bool:
@@ -217,9 +235,11 @@ def _place(run: "KnownRun") -> "KubernetesPlace | None":
     return read_place(run.files)
 
 
-def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow: bool) -> bool:
+def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow: bool, as_json: bool) -> bool:
     if (place := _place(run)) is None:
         return False
+    if as_json:
+        raise click.UsageError("--json: the cluster has the logs of this run, as text alone")
     from dtrain_cli.launch.kubernetes.later import show_logs_there
 
     return show_logs_there(place, tasks, last, follow)
@@ -231,11 +251,17 @@ def _goes_on(run: "KnownRun") -> bool:
     return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
 
 
-def _print_output(
-    output: "TaskOutput", shown: "PlainBytes | None", labelled: bool, width: int, ended: bool
-) -> None:
-    """Print what is new of a task: plainly on a terminal, whose state no task may change, else as it is."""
-    if not labelled:
+def _print_objects(output: "TaskOutput", ended: bool) -> None:
+    for line in output.lines(ended):
+        print_json({"task": str(output.task), "line": line.decode(errors="replace").rstrip("\n")})
+
+
+def _print_output(output: "TaskOutput", shown: "PlainBytes | None", width: int, ended: bool) -> None:
+    """Print what is new of a task: plainly on a terminal, whose state no task may change, else as it is.
+
+    Lines stand behind the task's name in `width` characters, unless that is 0.
+    """
+    if width == 0:
         for block in output.blocks():
             sys.stdout.buffer.write(shown.text(block) if shown else block)
         return
@@ -251,10 +277,10 @@ def _print_output(
 @click.option(
     "--wait", type=Seconds(0), default=60.0, show_default=True, metavar="S", help="How long to wait."
 )
+@json_option
 @runs_dir_option
-def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
+def stop(run: str | None, wait: float, as_json: bool, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, servers."""
-    from dtrain_cli.runs.ending import stop_launcher
     from dtrain_cli.runs.report import read_report
 
     found = find(run, runs_dir)
@@ -263,22 +289,36 @@ def stop(run: str | None, wait: float, runs_dir: Path | None) -> None:
     if state not in LIVE_RUN_STATES:
         why = "its launcher has died, and its tasks with it" if state == RunState.STALE else f"it has {state}"
         click.echo(f"run {name} is not running: {why}", err=True)
-        return
-    click.echo(f"stopping run {name}", err=True)
+    else:
+        click.echo(f"stopping run {name}", err=True)
+        state = _stopped(found, wait)
+    if as_json:
+        print_json({"run": name, "state": state, "run_dir": str(found.files.directory)})
+
+
+def _stopped(found: "KnownRun", wait_s: float) -> str:
+    """Stop a run, say how it has ended, and return its state; raise a `RunError` if it runs on."""
+    from dtrain_cli.runs.ending import stop_launcher
+    from dtrain_cli.runs.report import read_report
+
+    name = found.record.run
     if (place := _place(found)) is not None:
         from dtrain_cli.launch.kubernetes.later import stop_there
 
-        click.echo(f"run {name} has {stop_there(found, place)}; its disk is still there", err=True)
-        return
-    if not stop_launcher(found, wait):
+        state = stop_there(found, place)
+        click.echo(f"run {name} has {state}; its disk is still there", err=True)
+        return str(state)
+    if not stop_launcher(found, wait_s):
         raise RunError(
-            f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`"
+            f"run {name} is still stopping after {wait_s:g} s; look at it with `dtrain status {name}`"
         )
-    click.echo(f"run {name} has {read_report(found.files.directory)['state']}", err=True)
+    state = read_report(found.files.directory)["state"]
+    click.echo(f"run {name} has {state}", err=True)
+    return str(state)
 
 
 @click.command(short_help="List the runs, newest first.", epilog="\b\nExample:\n  dtrain runs\n")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array.")
+@json_option_of("Print a JSON array.")
 @runs_dir_option
 def runs(as_json: bool, runs_dir: Path | None) -> None:
     """List the runs that this machine knows, the newest first."""
@@ -305,7 +345,7 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     for line in found.unread if listed or as_json else ():
         click.echo(f"dtrain: {line}", err=True)
     if as_json:
-        click.echo(json.dumps(listed))
+        print_json(listed)
     elif not listed:
         click.echo(no_run_below(directory, found.unread), err=True)
     else:
@@ -353,12 +393,14 @@ class Age(click.ParamType[timedelta]):
 )
 @click.option("--keep", type=Count(0), metavar="N", help="Spare the newest N.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@json_option
 @runs_dir_option
 def rm(
     names: tuple[str, ...],
     older_than: timedelta | None,
     keep: int | None,
     dry_run: bool,
+    as_json: bool,
     runs_dir: Path | None,
 ) -> None:
     """Remove the files of each RUN (an id, a unique prefix of one, a name, which is its newest run, or a
@@ -387,20 +429,22 @@ def rm(
     lives = [run for run in chosen if is_alive(run.files, run.record)]
     if lives and named:
         raise RunInUseError(alive_text(lives[0]))
-    freed = 0
+    freed: dict[str, int] = {}
+    verb, would = ("would remove", "would be ") if dry_run else ("removing", "")
     gone = [run for run in chosen if run not in lives]
     left = [] if dry_run else clean_hosts(gone)
     for run in gone:
-        used = bytes_of(run, directory)
-        click.echo(f"{'would remove' if dry_run else 'removing'} {run.files.directory}  {bytes_text(used)}")
+        freed[str(run.files.directory)] = used = bytes_of(run, directory)
+        if not as_json:
+            click.echo(f"{verb} {run.files.directory}  {bytes_text(used)}")
         if not dry_run:
             remove_run(run, directory)
-        freed += used
     spared = f"; {runs_text(len(lives))} still running, not removed" if lives else ""
-    click.echo(
-        f"{runs_text(len(gone))} {'would be ' if dry_run else ''}removed, {bytes_text(freed)}{spared}",
-        err=True,
-    )
+    total = bytes_text(sum(freed.values()))
+    click.echo(f"{runs_text(len(gone))} {would}removed, {total}{spared}", err=True)
+    if as_json:
+        removed = [{"run_dir": path, "bytes": used} for path, used in freed.items()]
+        print_json({"removed": removed, "dry_run": dry_run, "running": len(lives), "left": left})
     for sentence in left:
         say(sentence)
     if left:

@@ -8,7 +8,8 @@ import click
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
 from dtrain.process.secret import write_secret
-from dtrain_cli.commands.command_line import Count
+from dtrain_cli.commands.command_line import Count, json_option
+from dtrain_cli.console.streams import print_json
 
 
 @click.command(
@@ -26,7 +27,8 @@ from dtrain_cli.commands.command_line import Count
 @click.option(
     "--renew", is_flag=True, help="Replace the tasks' certificates by new ones of the same authority."
 )
-def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
+@json_option
+def certificates(spec: Path, out: Path, days: int, renew: bool, as_json: bool) -> None:
     """Make an authority for the cluster of SPEC, which writes addresses, and a certificate for each task.
 
     DIR gets a folder for each host, which is all that the host needs, authority/ca.key, which stays here, and
@@ -55,6 +57,10 @@ def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
         addresses[TaskId(Role.EVALUATOR, index)] = next(iter(written.get(Role.EVALUATOR, ())), None)
     folders = write_certificates(out, run_id_by_hand(training), places(addresses), days, renew)
     keep_from_git(out, "*")
+    if as_json:
+        names = [str(task) for task in addresses]
+        print_json({"folder": str(out), "tasks": names, "days": days, "of_hosts": list(map(str, folders))})
+        return
     click.echo(f"{out}: certificates of {len(addresses)} tasks for {days} days; copy each host its folder:")
     for folder in folders:
         click.echo(f"  {folder}")
@@ -70,7 +76,8 @@ def certificates(spec: Path, out: Path, days: int, renew: bool) -> None:
     epilog="\b\nExample:\n  dtrain secret run.secret\n",
 )
 @click.argument("file", type=click.Path(path_type=Path), metavar="FILE")
-def secret(file: Path) -> None:
+@json_option
+def secret(file: Path, as_json: bool) -> None:
     """Write a new secret of 256 random bits to FILE, which you alone can read, and its name to the .gitignore
     beside it. An existing file is never overwritten. Copy it to every machine of the run, and give it to
     every task by --secret-file.
@@ -81,6 +88,8 @@ def secret(file: Path) -> None:
         raise click.UsageError("a secret is written to a FILE, such as run.secret, never to stdout")
     write_secret(file)
     keep_from_git(file.parent, "/" + re.sub(r"([\\*?\[ ])", r"\\\1", file.name))
+    if as_json:
+        print_json({"file": str(file)})
     click.echo(f"a new secret stands in {file}; give every task --secret-file {file}", err=True)
 
 

@@ -1,6 +1,5 @@
 """`dtrain tune`: search for values of a program's flags, and look at such searches."""
 
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -8,7 +7,8 @@ from pathlib import Path
 import click
 
 from dtrain.errors import DtrainError, SpecError
-from dtrain_cli.commands.command_line import Count, ProgramCommand, ProgramWords, runs_dir_option
+from dtrain_cli.commands.command_line import Count, ProgramCommand, ProgramWords, json_option, runs_dir_option
+from dtrain_cli.console.streams import print_json
 from dtrain_cli.targets import cold_start
 
 VIEWS = ("status", "best", "report")
@@ -17,7 +17,7 @@ VIEWS = ("status", "best", "report")
 @click.command()
 @click.argument("view", type=click.Choice(VIEWS))
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Of report: write a page.")
 @click.option(
     "--hparams",
@@ -42,7 +42,7 @@ def look_at(
             )
         found = [look(files) for files in all_studies(runs_dir)]
         lines = [next(lines_of(each, ranked=False)) for each in found] or ["there are no studies yet"]
-        click.echo(json.dumps({"studies": found}) if as_json else "\n".join(lines))
+        print_json({"studies": found}) if as_json else click.echo("\n".join(lines))
         return
     report = look(files := study_files(name, runs_dir))
     if out is not None or hparams is not None:
@@ -55,7 +55,7 @@ def look_at(
         return
     alone = best_of(report) if view == VIEWS[1] else None
     if as_json:
-        click.echo(json.dumps(alone or report))
+        print_json(alone or report)
     elif alone is not None:
         click.echo(f"trial {alone['trial']:04d}: {alone['value']:.6g} at step {alone['step']}")
         click.echo(f"dtrain launch {shlex.join(alone['command'])}")

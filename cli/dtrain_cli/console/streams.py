@@ -9,11 +9,12 @@ import codecs
 import contextlib
 import errno
 import io
+import json
 import os
 import select
 import stat
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 from dtrain.formats.remote_files import masked
 from dtrain.process.plain_text import plain
@@ -82,6 +83,11 @@ def say(text: str) -> None:
     """Print a line, plainly and without the secrets of URLs; a reader that has gone is no error."""
     with contextlib.suppress(OSError):
         print(plain(f"dtrain: {masked(text)}"), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print the answer of a command with --json to stdout: one JSON value, on one line without `indent`."""
+    print(json.dumps(value, indent=indent))  # noqa: T201
 
 
 CLEAR = "\x1b[H\x1b[2J"

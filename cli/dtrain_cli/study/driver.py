@@ -12,15 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
-from typing import Any
 
 import msgspec
 import psutil
 
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
-from dtrain.process import WARM_START_VARIABLE, life_line
+from dtrain.process import WARM_START_VARIABLE
 from dtrain.runs.files import RunFiles
 from dtrain.runs.journal import now_text
 from dtrain.runs.trial_reports import TRIAL
@@ -29,6 +27,7 @@ from dtrain.studies.samplers import Search
 from dtrain.studies.study_files import StudyFiles, StudyJournal, StudyRecord, values_text
 from dtrain.studies.trials import Trial, Trials, TrialState
 from dtrain_cli.console.streams import say
+from dtrain_cli.launch.child import STOP_S, start_child, start_launch
 from dtrain_cli.plan.run_plan import limits_beside, threads_per_task
 from dtrain_cli.runs.report import ProcessMeter, is_locked, read_report
 from dtrain_cli.study.packing import Room, how_many, needs_of, packing_text
@@ -39,8 +38,6 @@ LOOK_S = 0.25
 SOCKET_MAX = 100
 """Characters of a path that a socket can have, with some to spare. Source: unix(7)."""
 MEMORY_EVERY_S = 1.0
-STOP_S = 40.0
-"""From the order to stop to SIGKILL of a launch, which stops its tasks in `wait.grace_s`, 10 s by default."""
 
 
 class TrialLaunch(msgspec.Struct):
@@ -117,18 +114,7 @@ class Tuner(msgspec.Struct):
             return None
         socket.unlink(missing_ok=True)
         words = [sys.executable, "-P", "-m", "dtrain.task", "--warm-server", str(socket)]
-        return self._child(words, limits, subprocess.PIPE)
-
-    def _child(self, words: list[str], more: dict[str, str], out: Any) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            words,
-            env={**os.environ, **more},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.DEVNULL if out == subprocess.PIPE else subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C in the terminal is the tuner's business alone
-            preexec_fn=partial(life_line.die_with_parent, os.getpid()),
-        )
+        return start_child(words, limits, subprocess.PIPE, subprocess.DEVNULL)
 
     def _start_what_fits(self) -> None:
         trials, spec = self.trials, self.trials.spec
@@ -174,8 +160,7 @@ class Tuner(msgspec.Struct):
         self._note(machine.TrialStarted(trial=trial.number))
         words = self.files.launch_words(self.record, trial)
         with self.files.output(trial.number, "log").open("ab") as log:
-            command = [sys.executable, "-P", "-m", "dtrain_cli.main", *words]
-            process = self._child(command, limits | variables, log)
+            process = start_launch(words, limits | variables, log)
         sources = MetricSources(files, hypertune, self.trials.spec.metric_name)
         self._running[trial.number] = TrialLaunch(trial, process, files, sources)
         say(f"trial {trial.number:04d}: {values_text(trial.values)}")

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dtrain.config import KeyPath, RunSpec, resolve
-from dtrain.config.plain_data import below, mistakes, with_nulls
+from dtrain.config import RunSpec
 from dtrain.errors import DtrainError, RunError, SpecError
 from dtrain.runs.files import default_runs_dir
 from dtrain.runs.journal import now_text
@@ -22,7 +21,7 @@ from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.report import is_locked
-from dtrain_cli.spec import SpecTree, read_tree
+from dtrain_cli.spec import SpecTree, inner_spec, read_tree, sound_part
 from dtrain_cli.study.driver import Tuner
 from dtrain_cli.study.packing import blind_text
 
@@ -39,39 +38,15 @@ def read_study(path: Path, foreign: bool) -> tuple[StudySpec, dict[str, Any] | N
         foreign: whether the trials are of `-- COMMAND`.
     """
     tree = read_tree(path)
-    data = {key: value for key, value in with_nulls(tree.data, StudySpec).items() if value is not None}
-    problems = list(mistakes(data, StudySpec))
-    broken = {path[0] for path, _ in problems}
-    # Rules do not see what has not the form of its key; something stands in for what is needed.
-    sound = {key: data[key] for key in data if key not in broken}
+    sound, problems = sound_part(tree, StudySpec)  # something stands in for what is needed
     spec = msgspec.convert(_STAND_IN | sound, StudySpec)
     problems += (each for each in [*spec.problems(), *search_problems(spec)] if each[0][0] in sound)
-    trial, more = _trial_tree(data.get("trial"), tree, path.parent, foreign)
+    trial, more = inner_spec("trial", tree, path.parent, foreign)
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines = [tree.describe(*problem) for problem in problems] + more
     if lines:
         raise SpecError("\n".join(lines))
     return spec, trial
-
-
-def _trial_tree(
-    given: Any, tree: SpecTree, folder: Path, foreign: bool
-) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the spec of each trial, and a line for each of its mistakes."""
-    prefix: KeyPath = ("trial",)
-    source, data = tree, given
-    if isinstance(given, str):
-        prefix = ()
-        try:
-            source = read_tree(folder / given)
-        except SpecError as error:
-            return None, [str(error)]
-        data = source.data
-    if not isinstance(data, dict):
-        return None, []
-    _, problems = resolve(data, foreign, not foreign)
-    ordered = sorted(below(prefix, problems), key=lambda problem: source.position(problem[0]))
-    return data, [source.describe(*problem) for problem in ordered]
 
 
 def changed(before: StudySpec, now: StudySpec) -> list[str]:

@@ -275,4 +275,4 @@ def test_the_stacks_of_a_command_that_hangs_say_where_it_stands(launcher):
     assert launcher.dtrain("stop", str(launch.run_dir)).end() == 0
     ended = launcher.dtrain("logs", str(launch.run_dir), "worker:0", "--stacks")
     assert ended.end() == 0
-    assert ended.out == "worker:0: has no process\n"
+    assert ended.out == "worker:0 | has no process\n"

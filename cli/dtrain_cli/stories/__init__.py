@@ -1,0 +1,1 @@
+"""Launches to which something happens on purpose: the demo, and campaigns of faults."""
