@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from answers import is_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NO_PROGRAMS = {"images.py"}
@@ -177,6 +178,10 @@ def test_a_study_of_tuned_trials(launcher):
     best = launcher.dtrain("tune", "best", "digits-search", "--json")
     assert best.end() == 0, best.err
     assert json.loads(best.out)["value"] > 0.9
+    is_of("tune", json.loads(best.out))
+    shown = launcher.dtrain("tune", "status", "digits-search", "--json")
+    assert shown.end() == 0, shown.err
+    is_of("tune", json.loads(shown.out))
 
 
 def test_own_model(output):

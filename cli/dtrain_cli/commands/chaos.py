@@ -12,6 +12,7 @@ from dtrain.errors import RunError
 from dtrain_cli.commands.command_line import (
     DIRECTORY,
     Seconds,
+    check_program_file,
     complete_run,
     complete_task,
     json_option,
@@ -161,7 +162,9 @@ def _campaign(file: Path, out: Path | None, runs_dir: Path | None, as_json: bool
     from dtrain_cli.stories import campaign
 
     out = out or (runs_dir or default_runs_dir()) / "campaigns" / file.stem
-    code, results = campaign.tell(file, out.absolute())
+    spec = campaign.read_campaign(file)
+    check_program_file(Path(spec.program))
+    code, results = campaign.tell(spec, out.absolute())
     if as_json:
         print_json({"campaign": str(file), "folder": str(out), "stories": msgspec.to_builtins(results)})
     elif results:

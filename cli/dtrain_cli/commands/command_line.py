@@ -331,7 +331,7 @@ runs_dir_option = click.option("--runs-dir", type=DIRECTORY, metavar="DIR", help
 
 
 def json_option_of(what: str) -> Decorator:
-    """Return `--json`, of which the callback gets `as_json`; docs/reference/schemas/ has a schema for each."""
+    """Return `--json`, of which the callback gets `as_json`. docs/reference/schemas/ says what it prints."""
     return click.option("--json", "as_json", is_flag=True, help=what)
 
 

@@ -35,6 +35,13 @@ def demo(as_json: bool, runs_dir: Path | None) -> int:
     return code
 
 
+NEXT = """\
+  python train.py                       # one process trains
+  dtrain launch cluster.yaml train.py   # a cluster trains
+  dtrain check cluster.yaml             # what is wrong with the spec
+then put your data into load_data and your layers into make_model of train.py"""
+
+
 @click.command(
     short_help="Write a program and a cluster spec to start from.",
     epilog="\b\nExamples:\n  dtrain init\n  dtrain init my-project --json\n",
@@ -54,19 +61,7 @@ def init(folder: Path, as_json: bool) -> None:
         print_json({"files": list(map(str, written))})
         return
     click.echo(f"{' and '.join(map(str, written))} are there; next:")
-    steps = {
-        "python train.py": "one process trains",
-        "dtrain launch cluster.yaml train.py": "a cluster trains",
-    }
-    steps |= {
-        "dtrain check cluster.yaml": "what is wrong with the spec",
-        "dtrain plan cluster.yaml train.py": "",
-    }
-    if folder != Path():
-        click.echo(f"  cd {folder}")
-    for command, what in steps.items():
-        click.echo(f"  {command:38}{what and f'# {what}'}".rstrip())
-    click.echo("then put your data into load_data and your layers into make_model of train.py")
+    click.echo((f"  cd {folder}\n" if folder != Path() else "") + NEXT)
 
 
 @click.command(

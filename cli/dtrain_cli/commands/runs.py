@@ -142,17 +142,8 @@ def logs(
     """
     from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.logs import TaskOutput
-    from dtrain_cli.runs.report import with_joined
 
-    words = list(run_and_tasks)
-    run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
-    known = [TaskId.parse(task.task) for task in with_joined(run.files, run.record.tasks)]
-    tasks = [TaskId.parse(word) for word in words] or known
-    for task in tasks:
-        if task not in known:
-            raise SpecError(
-                f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
-            )
+    run, tasks = _chosen(list(run_and_tasks), runs_dir)
     if _show_stacks(run, tasks, as_json) if stacks else _shown_there(run, tasks, last, follow, as_json):
         return
     outputs = [TaskOutput(run.files, task) for task in tasks]
@@ -219,6 +210,20 @@ def _stacks(run: "KnownRun", tasks: list[TaskId]) -> Iterator[tuple[str, str]]:
             )
             why = said.stderr.strip().partition("\n")[0].removeprefix("Error: ")
             yield task["task"], said.stdout or f"process {member.pid}: py-spy cannot read it: {why}"
+
+
+def _chosen(words: list[str], runs_dir: Path | None) -> tuple["KnownRun", list[TaskId]]:
+    from dtrain_cli.runs.report import with_joined
+
+    run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
+    known = [TaskId.parse(task.task) for task in with_joined(run.files, run.record.tasks)]
+    tasks = [TaskId.parse(word) for word in words] or known
+    for task in tasks:
+        if task not in known:
+            raise SpecError(
+                f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
+            )
+    return run, tasks
 
 
 def _is_task(word: str) -> bool:

@@ -38,12 +38,11 @@ _STRIKES = ("SIGKILL", "SIGSTOP")
 
 
 class StorySpec(msgspec.Struct, frozen=True):
-    """One launch, or `seeds` of them with other draws; `loss_within` as of its campaign."""
+    """One launch, or `seeds` of them with other draws."""
 
     name: str
     simulate: SimulateSection
     seeds: AtLeast1[int] = 1
-    loss_within: AtLeast0[float] | None = None
 
     def over(self, spec: dict[str, Any]) -> dict[str, Any]:
         """Return a spec with these faults."""
@@ -63,6 +62,11 @@ class CampaignSpec(msgspec.Struct, frozen=True):
     arguments: tuple[str | int | float, ...] = ()
     spec: str | dict[str, Any] | None = None
     loss_within: AtLeast0[float] = 0.1
+
+    @property
+    def launched(self) -> dict[str, Any]:
+        assert isinstance(self.spec, dict), "read_campaign has read it"
+        return self.spec
 
     def problems(self) -> Iterator[Problem]:
         names = [story.name for story in self.stories]
@@ -88,8 +92,8 @@ class StoryResult(msgspec.Struct, kw_only=True):
     """What became of one story; a number is None where the run has not come so far.
 
     Attributes:
-        counted: parts of batches whose gradients are in the last checkpoint, by its own record.
-        due: as many as its steps are made of.
+        counted: parts of batches of the last `fit` that are in the last checkpoint, by its own record.
+        due: as many as the steps of that `fit` are made of.
         loss: of the last epoch, over all replicas.
         lost_s: how much longer it took than the undisturbed run.
         left: processes of the run that lived when its launch had ended.
@@ -126,7 +130,7 @@ def read_campaign(path: Path) -> CampaignSpec:
     if lines := [tree.describe(*problem) for problem in problems] + more:
         raise SpecError("\n".join(lines))
     base = base or {"cluster": msgspec.to_builtins(EMBEDDED_DEFAULT.cluster)}
-    program = path.parent / spec.program
+    program = (path.parent / spec.program).absolute()
     for index, story in enumerate(spec.stories):
         place = ("stories", index, "simulate")
         at = {("simulate", *key[3:]): where for key, where in tree.positions.items() if key[:3] == place}
@@ -135,22 +139,20 @@ def read_campaign(path: Path) -> CampaignSpec:
     return replace(spec, program=str(program), spec=base)
 
 
-def tell(path: Path, out: Path) -> tuple[int, list[StoryResult]]:
-    """Tell the stories of a campaign's file that have no result in the folder `out`.
+def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
+    """Tell the stories of a campaign that have no result in the folder `out`.
 
     Return the exit code (1: a promise was broken; that of a signal which has stopped it) and what all of
     them, the undisturbed run first, came to.
-
-    Raises:
-        SpecError: the file is wrong.
     """
-    spec = read_campaign(path)
     results: list[StoryResult] = []
     out.mkdir(parents=True, exist_ok=True)
     stories = list(spec.told())
     for number, story in enumerate(stories):
         folder = out / story.name
-        words, given = _launch(spec, story, folder)
+        words = ["launch", "--run-dir", str(folder / "run"), str(folder / "spec.json"), spec.program]
+        words += map(str, spec.arguments)
+        given = json.dumps(story.over(spec.launched))
         result = read_record(folder / "result.json", StoryResult)
         if result is None or result.words != [*words, given]:
             shutil.rmtree(folder, ignore_errors=True)
@@ -164,7 +166,7 @@ def tell(path: Path, out: Path) -> tuple[int, list[StoryResult]]:
             result = look(story.name, code, RunFiles(folder / "run"))
             result.words = [*words, given]
             write_record(folder / "result.json", result)
-        judge(result, (results or [result])[0], story, spec.loss_within)
+        judge(result, (results or [result])[0], story.simulate, spec.loss_within)
         results.append(result)
         for sentence in result.broken:
             say(f"{story.name}: {sentence}; see {folder / 'launch.log'}")
@@ -172,14 +174,6 @@ def tell(path: Path, out: Path) -> tuple[int, list[StoryResult]]:
             say("without faults the program does not keep its promises either, so no story is told")
             break
     return int(any(result.broken for result in results)), results
-
-
-def _launch(spec: CampaignSpec, story: StorySpec, folder: Path) -> tuple[list[str], str]:
-    """Return the words of the launch of a story, and the spec that it is given."""
-    assert isinstance(spec.spec, dict), "read_campaign has read it"
-    given = json.dumps(story.over(spec.spec))
-    words = ["launch", "--run-dir", str(folder / "run"), str(folder / "spec.json"), spec.program]
-    return [*words, *map(str, spec.arguments)], given
 
 
 def look(story: str, code: int, files: RunFiles) -> StoryResult:
@@ -200,7 +194,7 @@ def look(story: str, code: int, files: RunFiles) -> StoryResult:
     if (step := files.newest_step) is not None:
         fit = json.loads((files.checkpoints / f"ckpt-{step}" / "manifest.json").read_text())["extra"]
         parts, following, missing, backups, _ = fit["dealt"]
-        result.steps, result.due = fit["version"], fit["version"] * parts
+        result.steps, result.due = fit["version"], (fit["version"] - fit["lineage"]["first_step"]) * parts
         used = following - len(missing)
         result.counted = min(used, result.due) if backups else used  # what came too late is in no step
         rows = fit["history"].get(str(fit["generation"])) or {}
@@ -219,10 +213,11 @@ def _living(directory: Path, launcher_pid: int | None) -> int:
     return living
 
 
-def judge(result: StoryResult, undisturbed: StoryResult, story: StorySpec, loss_within: float) -> None:
+def judge(
+    result: StoryResult, undisturbed: StoryResult, simulate: SimulateSection, loss_within: float
+) -> None:
     """Write down which promises a story has broken, and what time it has lost."""
-    within = loss_within if story.loss_within is None else story.loss_within
-    strikes = len(story.simulate.kill) + len(story.simulate.pause)
+    strikes = len(simulate.kill) + len(simulate.pause)
     broken = {
         f"the launch ended with exit code {result.exit_code}: {result.state}": result.exit_code != 0,
         f"it ended at step {result.steps}, the undisturbed run at {undisturbed.steps}": (
@@ -234,8 +229,10 @@ def judge(result: StoryResult, undisturbed: StoryResult, story: StorySpec, loss_
     }
     result.broken = [text for text, so in broken.items() if so]
     loss, calm = result.loss, undisturbed.loss
-    if loss is not None and calm is not None and not abs(loss - calm) <= within:
-        text = f"its loss is {loss:.4g}, the undisturbed run's {calm:.4g}; expected them within {within:g}"
+    if loss is not None and calm is not None and not abs(loss - calm) <= loss_within:
+        text = (
+            f"its loss is {loss:.4g}, that of the undisturbed run {calm:.4g}: {loss_within:g} apart at most"
+        )
         result.broken.append(text)
     if result.seconds is not None and undisturbed.seconds is not None:
         result.lost_s = round(result.seconds - undisturbed.seconds, 1)
@@ -249,13 +246,13 @@ def show(results: list[StoryResult]) -> None:
     rows = []
     for each in results:
         counted = "" if each.counted is None else f"{each.counted} of {each.due}"
-        numbers = (each.steps, counted, each.loss, each.seconds, each.lost_s, each.restarts, each.left)
-        cells = [
-            "" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)
-            for cell in numbers
-        ]
-        cells = [each.story, each.state, *cells, "; ".join(each.broken)]
-        rows.append(dict(zip(_COLUMNS, cells, strict=True)))
+        times = (each.seconds, each.lost_s, each.restarts, each.left)
+        cells = (each.story, each.state, each.steps, counted, each.loss, *times, "; ".join(each.broken))
+        rows.append({name: _text(cell) for name, cell in zip(_COLUMNS, cells, strict=True)})
     console, headings = stdout_console(), dict(zip(_COLUMNS, _COLUMNS, strict=True))
     first_to_go = ("state", "seconds", "steps")
     console.print(fitted_table(rows, headings, _COLUMNS[2:9], first_to_go, "broken", console.width))
+
+
+def _text(cell: Any) -> str:
+    return "" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else str(cell)

@@ -7,20 +7,32 @@ that cluster.
 """
 
 from collections.abc import Sequence
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dtrain.config import CentralStorageSection, MirroredSection, MultiWorkerMirroredSection, PlainSettings
 from dtrain.config.resolution import checked_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.choice import place_of, strategy_of_process
-from dtrain.strategies.interface import Strategy
+from dtrain.strategies.context import TaskContext
+from dtrain.strategies.interface import Problem, Strategy, Training
 from dtrain.strategies.mirrored import CentralStorage, MirroredThreads, ThreadsSection, ThreadsStrategy
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
 from dtrain.strategies.replicas.options import CommunicationOptions
 from dtrain.strategies.single import SingleStrategy
 
 
-class MirroredStrategy(Strategy):
+class _Constructor(Strategy):
+    """A class whose `__new__` returns the strategy of the process, so that no object is of this class."""
+
+    if TYPE_CHECKING:  # what is returned has these; without them a type checker takes the class for abstract
+        context: TaskContext
+
+        def open(self, problem: Problem) -> Training: ...
+
+        def close(self, error: BaseException | None = None) -> None: ...
+
+
+class MirroredStrategy(_Constructor):
     """``dt.MirroredStrategy(["CPU:0", "CPU:1"])``: replicas in threads of one process.
 
     Compare `tf.distribute.MirroredStrategy`.
@@ -46,7 +58,7 @@ class MirroredStrategy(Strategy):
         return _of(cls.__name__, MirroredSection, devices, training)
 
 
-class CentralStorageStrategy(Strategy):
+class CentralStorageStrategy(_Constructor):
     """``dt.distribute.experimental.CentralStorageStrategy(["CPU:0", "CPU:1"])``: replicas in threads, and one
     thread makes the updates.
 
@@ -106,7 +118,7 @@ def _check_devices(who: str, devices: Sequence[str]) -> None:
         raise SpecError(f"{who}: devices: expected different ones, found {list(devices)}")
 
 
-class MultiWorkerMirroredStrategy(Strategy):
+class MultiWorkerMirroredStrategy(_Constructor):
     """``dt.MultiWorkerMirroredStrategy()``: each chief and worker of the cluster is a replica.
 
     The cluster comes from TF_CONFIG, or from the classic flags; without one, this process trains alone.
