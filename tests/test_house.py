@@ -73,6 +73,7 @@ RUNTIME_FLOORS = [
     "task",
 ]
 CLI_FLOORS = [
+    "shipped",
     "spec",
     "certificates",
     "placement",
@@ -89,6 +90,7 @@ CLI_FLOORS = [
     "survey",
     "launch",
     "study",
+    "stories",
     "commands",
     "main",
 ]

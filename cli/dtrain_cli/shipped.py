@@ -45,7 +45,7 @@ def files_of(example: str) -> list[Path]:
         raise SpecError(f"there is no example {example}; expected one of {', '.join(known)}")
     there = [path for folder in _FOLDERS for path in sorted((root() / folder).glob("*.*"))]
     wanted = [
-        path for path in there if path.name.startswith(f"{example}.") and path.parent.name == "examples"
+        path for path in there if path.name.startswith(f"{example}.") and path.parent == root() / _FOLDERS[0]
     ]
     for path in wanted:  # grows meanwhile
         text = path.read_bytes().decode(errors="replace")

@@ -10,7 +10,6 @@ import click
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain_cli.commands.command_line import (
-    DIRECTORY,
     Seconds,
     check_program_file,
     complete_run,
@@ -94,9 +93,8 @@ DONE = {"kill": "killed", "pause": "paused", "resume": "resumed"}
     help="pause, slow: undo it S seconds later.",
 )
 @click.option(
-    "--campaign", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Tell its stories."
+    "--campaign", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Launch its stories."
 )
-@click.option("--out", type=DIRECTORY, metavar="DIR", help="With --campaign: the folder of its runs.")
 @json_option
 @runs_dir_option
 def chaos(
@@ -107,7 +105,7 @@ def chaos(
     for_s: float | None,
     runs_dir: Path | None,
     as_json: bool,
-    **campaign: Path | None,
+    campaign: Path | None,
 ) -> int | None:
     """Do something bad to TASK of the running RUN.
 
@@ -116,21 +114,16 @@ def chaos(
     task is started anew or FACTOR is 1; it says what that costs a step, if the task has measured its steps.
 
     With --campaign FILE: launch the program of FILE undisturbed, then once for each story, whose faults are
-    those of a spec's `simulate`, and show what each has cost. Its runs are below DIR (default: below the runs
-    directory), and the same command again tells only the stories that are missing there.
+    those of a spec's `simulate`, and show what each has cost. Its runs are in `campaigns/FILE` below the
+    runs directory, and the same command again tells only the stories that are missing there.
 
     RUN is an id, a unique prefix of one, a name or a path. Exit code: 1 the run has ended or the task is not
     running, or a story has broken a promise, 2 wrong command line or no such task, 3 no such run.
     """
-    file, out = campaign["campaign"], campaign["out"]
-    if file is not None:
-        if run is not None or for_s is not None:
-            raise click.UsageError("--campaign FILE stands alone; RUN ACTION TASK is for a run that runs")
-        return _campaign(file, out, runs_dir, as_json)
-    if run is None or action is None or task is None:
-        raise click.UsageError("expected RUN ACTION TASK, or --campaign FILE")
-    if out is not None:
-        raise click.UsageError("--out belongs to --campaign")
+    if campaign is not None and run is None and for_s is None:
+        return _campaign(campaign, runs_dir, as_json)
+    if campaign is not None or run is None or action is None or task is None:
+        raise click.UsageError("expected RUN ACTION TASK, or --campaign FILE alone")
     from dtrain_cli.runs.faults import RunningTask
 
     _check_words(action, factor, for_s)
@@ -155,16 +148,16 @@ def chaos(
     return None
 
 
-def _campaign(file: Path, out: Path | None, runs_dir: Path | None, as_json: bool) -> int:
+def _campaign(file: Path, runs_dir: Path | None, as_json: bool) -> int:
     import msgspec
 
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.stories import campaign
 
-    out = out or (runs_dir or default_runs_dir()) / "campaigns" / file.stem
+    out = (runs_dir or default_runs_dir()).absolute() / "campaigns" / file.stem
     spec = campaign.read_campaign(file)
     check_program_file(Path(spec.program))
-    code, results = campaign.tell(spec, out.absolute())
+    code, results = campaign.tell(spec, out)
     if as_json:
         print_json({"campaign": str(file), "folder": str(out), "stories": msgspec.to_builtins(results)})
     elif results:

@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from dtrain.errors import SpecError
 from dtrain_cli.commands.command_line import SPEC_SUFFIXES, check_program_file, json_option, spec_options
-from dtrain_cli.console.streams import print_json
+from dtrain_cli.console.streams import answer, print_json
+
+if TYPE_CHECKING:
+    from dtrain.config import RunSpec
 
 EPILOG = """\b
 Examples:
@@ -40,7 +44,9 @@ def check(
     """
     hosts = shortcuts["hosts"]
     if isinstance(hosts, str):
-        _check_hosts(hosts, spec, sets, shortcuts, foreign, as_json)
+        from dtrain_cli.survey import check_hosts
+
+        check_hosts(_spec_of_hosts(hosts, spec, sets, shortcuts, foreign), as_json)
         return None
     if spec is None:
         raise click.UsageError("Missing argument 'SPEC|PROGRAM.py|-'.")
@@ -54,10 +60,8 @@ def check(
             raise
         print_json({"source": spec, "mistakes": str(error).splitlines(), "found": None})
         return error.exit_code
-    if as_json:
-        print_json({"source": spec, "mistakes": [], "found": found})
-    else:
-        click.echo(f"{'TF_CONFIG' if spec == '-' else spec}: no mistakes; {found}")
+    text = f"{'TF_CONFIG' if spec == '-' else spec}: no mistakes; {found}"
+    answer({"source": spec, "mistakes": [], "found": found}, text, as_json)
     return None
 
 
@@ -78,23 +82,17 @@ def _check_file(path: Path, sets: tuple[str, ...], shortcuts: dict[str, object],
     return f"{spec.cluster}; {training.strategy}{updates}"
 
 
-def _check_hosts(
-    hosts: str,
-    path: str | None,
-    sets: tuple[str, ...],
-    shortcuts: dict[str, object],
-    foreign: bool,
-    as_json: bool,
-) -> None:
+def _spec_of_hosts(
+    hosts: str, path: str | None, sets: tuple[str, ...], shortcuts: dict[str, object], foreign: bool
+) -> "RunSpec":
     from dtrain_cli.spec import read_spec
-    from dtrain_cli.survey import check_hosts
 
     if hosts.endswith(SPEC_SUFFIXES):
         if path is not None:
             raise SpecError(f"--hosts {hosts}: expected one spec, found {path} besides")
         path = hosts
         shortcuts = {**shortcuts, "hosts": None}
-    check_hosts(read_spec(Path(path) if path else None, sets, shortcuts, foreign), as_json)
+    return read_spec(Path(path) if path else None, sets, shortcuts, foreign)
 
 
 def _check_tf_config(foreign: bool, sets: tuple[str, ...], shortcuts: dict[str, object]) -> str:

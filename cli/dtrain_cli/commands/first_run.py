@@ -7,7 +7,7 @@ import click
 
 from dtrain.errors import DtrainError
 from dtrain_cli.commands.command_line import DIRECTORY, json_option, runs_dir_option
-from dtrain_cli.console.streams import print_json
+from dtrain_cli.console.streams import answer, print_json
 
 
 @click.command(
@@ -57,11 +57,9 @@ def init(folder: Path, as_json: bool) -> None:
 
     files = {Path(name): shipped.root() / shipped.START / name for name in ("train.py", "cluster.yaml")}
     written = shipped.copy(files, folder)
-    if as_json:
-        print_json({"files": list(map(str, written))})
-        return
-    click.echo(f"{' and '.join(map(str, written))} are there; next:")
-    click.echo((f"  cd {folder}\n" if folder != Path() else "") + NEXT)
+    go_there = f"  cd {folder}\n" if folder != Path() else ""
+    text = f"{' and '.join(map(str, written))} are there; next:\n{go_there}{NEXT}"
+    answer({"files": list(map(str, written))}, text, as_json)
 
 
 @click.command(
@@ -83,21 +81,16 @@ def examples(name: str | None, to: Path | None, as_json: bool) -> None:
         if to is not None:
             raise click.UsageError("--to needs the NAME of an example; `dtrain examples` lists them")
         found = shipped.examples()
-        if as_json:
-            print_json({"examples": [{"name": key, "about": text} for key, text in found.items()]})
-            return
-        for key, text in found.items():
-            click.echo(f"{key:{max(map(len, found))}}  {text}")
+        lines = [f"{key:{max(map(len, found))}}  {text}" for key, text in found.items()]
+        listed = [{"name": key, "about": text} for key, text in found.items()]
+        answer({"examples": listed}, "\n".join(lines), as_json)
         click.echo("`dtrain examples NAME` copies one, with what it needs", err=True)
         return
     example = name.removesuffix(".py").rpartition("/")[2]
     files = shipped.files_of(example)
-    written = shipped.copy({path: shipped.root() / path for path in files}, to or Path())
-    if as_json:
-        print_json({"files": list(map(str, written))})
-        return
-    click.echo("\n".join(map(str, written)))
-    command = "launch" if written[0].suffix == ".py" else "chaos --campaign"
+    written = list(map(str, shipped.copy({path: shipped.root() / path for path in files}, to or Path())))
+    answer({"files": written}, "\n".join(written), as_json)
+    command = "launch" if files[0].suffix == ".py" else "chaos --campaign"
     click.echo(f"next: {f'cd {to} && ' if to else ''}dtrain {command} {files[0]}", err=True)
 
 

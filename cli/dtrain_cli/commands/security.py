@@ -9,7 +9,7 @@ from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.errors import SpecError
 from dtrain.process.secret import write_secret
 from dtrain_cli.commands.command_line import Count, json_option
-from dtrain_cli.console.streams import print_json
+from dtrain_cli.console.streams import answer, print_json
 
 
 @click.command(
@@ -57,17 +57,16 @@ def certificates(spec: Path, out: Path, days: int, renew: bool, as_json: bool) -
         addresses[TaskId(Role.EVALUATOR, index)] = next(iter(written.get(Role.EVALUATOR, ())), None)
     folders = write_certificates(out, run_id_by_hand(training), places(addresses), days, renew)
     keep_from_git(out, "*")
-    if as_json:
-        names = [str(task) for task in addresses]
-        print_json({"folder": str(out), "tasks": names, "days": days, "of_hosts": list(map(str, folders))})
-        return
-    click.echo(f"{out}: certificates of {len(addresses)} tasks for {days} days; copy each host its folder:")
-    for folder in folders:
-        click.echo(f"  {folder}")
-    click.echo(
-        "there: security: {tls: required, ca_file: DIR/ca.crt, "
-        "cert_file: DIR/{role}-{index}.crt, key_file: DIR/{role}-{index}.key}"
+    named = {"folder": str(out), "tasks": list(map(str, addresses)), "of_hosts": list(map(str, folders))}
+    lines = (
+        f"{out}: certificates of {len(addresses)} tasks for {days} days; copy each host its folder:",
+        *(f"  {folder}" for folder in folders),
+        (
+            "there: security: {tls: required, ca_file: DIR/ca.crt, "
+            "cert_file: DIR/{role}-{index}.crt, key_file: DIR/{role}-{index}.key}"
+        ),
     )
+    answer(named | {"days": days}, "\n".join(lines), as_json)
 
 
 @click.command(

@@ -90,6 +90,11 @@ def print_json(value: Any, indent: int | None = None) -> None:
     print(json.dumps(value, indent=indent))  # noqa: T201
 
 
+def answer(value: Any, text: str, as_json: bool) -> None:
+    """Print what a command has found out: as JSON, or as a text for people."""
+    print_json(value) if as_json else print(text)  # noqa: T201
+
+
 CLEAR = "\x1b[H\x1b[2J"
 
 

@@ -89,7 +89,7 @@ class CampaignSpec(msgspec.Struct, frozen=True):
 
 
 class StoryResult(msgspec.Struct, kw_only=True):
-    """What became of one story; a number is None where the run has not come so far.
+    """The outcome of one story; a number is None where the run has not come so far.
 
     Attributes:
         counted: parts of batches of the last `fit` that are in the last checkpoint, by its own record.

@@ -147,7 +147,7 @@ def test_what_leads_no_session_is_no_task(launcher, run_of):
         (("r1", "slow", "worker:0", "nan"), 2, "expected a FACTOR of at least 1, found nan"),
         (("r1", "kill", "worker:0", "3"), 2, "kill takes no FACTOR; found 3"),
         (("r1", "kill", "worker:0", "--for", "3"), 2, "--for belongs to pause and slow, not to kill"),
-        (("r1",), 2, "Missing argument '{kill|pause|resume|slow}'"),
+        (("r1",), 2, "expected RUN ACTION TASK, or --campaign FILE alone"),
     ],
 )
 def test_what_is_refused(launcher, run_of, sleeper, words, code, text):

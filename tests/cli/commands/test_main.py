@@ -124,7 +124,10 @@ def test_help_shows_an_example(command):
         (["launch"], "expected a program, such as"),
         (["launch", "--wrong", "PROGRAM"], "dtrain launch: No such option '--wrong'."),
         (["nonsense"], "dtrain: No such command 'nonsense'. See `dtrain --help`."),
-        (["chaos"], "dtrain chaos: Missing argument 'RUN'. See `dtrain chaos --help`."),
+        (
+            ["chaos"],
+            "dtrain chaos: expected RUN ACTION TASK, or --campaign FILE alone. See `dtrain chaos --help`.",
+        ),
         (
             ["status", "a", "b"],
             "dtrain status: Got unexpected extra argument (b). See `dtrain status --help`.",

@@ -104,7 +104,7 @@ def test_a_campaign_needs_no_run_and_a_run_no_campaign(tmp_path):
     for words in (
         ["digits", "kill", "ps:0", "--campaign", "c.yaml"],
         ["digits"],
-        ["--out", "x", "r", "kill", "ps:0"],
+        ["--campaign", "c.yaml", "r"],
     ):
         code, _, err = dtrain("chaos", *words, folder=tmp_path)
         assert code == 2
@@ -120,7 +120,7 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
     late = "  - name: too late\n    simulate: {kill: [{task: ps:0, at_step: 5000}]}\n"
     file = launcher.folder / "c.yaml"
     file.write_text(CAMPAIGN)
-    words = ("chaos", "--campaign", "c.yaml", "--out", "kept", "--json")
+    words = ("chaos", "--campaign", "c.yaml", "--runs-dir", "kept", "--json")
     first = launcher.dtrain(*words)
     assert first.end() == 0, first.err
     first.wait_gone()
@@ -137,7 +137,9 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
     assert "story 2 of 2: too late" in second.err
     assert "story 1" not in second.err, "it was told before"
     assert "0 of 1 faults happened" in second.err
-    kept = json.loads((launcher.folder / "kept" / "the server dies" / "result.json").read_text())
+    kept = json.loads(
+        (launcher.folder / "kept" / "campaigns" / "c" / "the server dies" / "result.json").read_text()
+    )
     assert kept["run_dir"] == story["run_dir"]
     assert re.search(r"the server dies .*400 of 400", second.out)
 
@@ -145,10 +147,10 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
 def test_a_program_that_fails_without_faults_has_no_stories_told(launcher):
     (launcher.folder / "bad.py").write_text("import dtrain\nraise ValueError('bad')\n")
     (launcher.folder / "c.yaml").write_text(CAMPAIGN.replace("digits.py", "bad.py"))
-    told = launcher.dtrain("chaos", "--campaign", "c.yaml", "--out", "kept")
+    told = launcher.dtrain("chaos", "--campaign", "c.yaml", "--runs-dir", "kept")
     assert told.end() == 1
     assert "no story is told" in told.err
-    assert not (launcher.folder / "kept" / "the server dies").exists()
+    assert not (launcher.folder / "kept" / "campaigns" / "c" / "the server dies").exists()
 
 
 def test_files_of_another_kind_are_refused(tmp_path):
