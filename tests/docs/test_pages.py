@@ -4,6 +4,7 @@ line's own.
 
 import ast
 import os
+import shutil
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from row_by_row import every_row
 from dtrain.process.tensorflow import read_tf_config
 from dtrain_cli.main import cli
 from dtrain_cli.spec import read_spec
+from dtrain_cli.stories.campaign import read_campaign
 from dtrain_cli.study.study import read_study
 
 README_LIMIT_BYTES = 6000
@@ -77,6 +79,9 @@ def test_every_spec_is_right(block: Block, tmp_path):
     path.write_text(block.text)
     if "\nparameters:" in block.text:
         read_study(path, foreign=False)
+    elif "\nstories:" in block.text:
+        shutil.copy(ROOT / "examples" / "digits.py", tmp_path)
+        read_campaign(path)
     else:
         read_spec(path, trains=True)
 
