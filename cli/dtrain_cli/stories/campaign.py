@@ -150,8 +150,8 @@ def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
     stories = list(spec.told())
     for number, story in enumerate(stories):
         folder = out / story.name
-        words = ["launch", "--run-dir", str(folder / "run"), str(folder / "spec.json"), spec.program]
-        words += map(str, spec.arguments)
+        words = ["launch", "--runs-dir", str(folder), "--run-dir", str(folder / "run")]
+        words += [str(folder / "spec.json"), spec.program, *map(str, spec.arguments)]
         given = json.dumps(story.over(spec.launched))
         result = read_record(folder / "result.json", StoryResult)
         if result is None or result.words != [*words, given]:
@@ -161,7 +161,7 @@ def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
             say(f"story {number} of {len(stories) - 1}: {story.name}")
             code, stopped = see_to_its_end(words, folder / "launch.log", lambda: None)
             if stopped is not None:
-                say(f"{signal_name(stopped)}: the same command goes on with {len(stories) - number} stories")
+                say(f"{signal_name(stopped)}: stopped; the same command goes on with this story")
                 return 128 + stopped, results
             result = look(story.name, code, RunFiles(folder / "run"))
             result.words = [*words, given]

@@ -48,7 +48,8 @@ def tell(runs_dir: Path) -> tuple[int, Path]:
     """Run the demo below `runs_dir`; return its exit code and the run's directory."""
     directory, root = runs_dir / new_run_id("demo", datetime.now()), shipped.root()
     spec, program = root / "cluster_specs" / "demo.yaml", root / "examples" / "digits.py"
-    words = ["launch", "--run-dir", str(directory), str(spec), str(program), "--steps", "1000"]
+    words = ["launch", "--runs-dir", str(runs_dir), "--run-dir", str(directory), str(spec), str(program)]
+    words += ["--steps", "1500"]
     _print(OPENING)
     began_s, unread = time.monotonic(), b""
     with tempfile.NamedTemporaryFile(prefix="dtrain-demo-") as log:

@@ -20,13 +20,14 @@ def words_of_files(folder):
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.long("the whole demo: a training in which two tasks die and come back")
 def test_the_demo_kills_two_tasks_and_trains_to_the_end(launcher):
     demo = launcher.dtrain("demo", "--json", "--runs-dir", "kept")
     assert demo.end() == 0, demo.err
     demo.wait_gone()
     report = json.loads(demo.out)
     is_of("demo", report)
-    assert (report["state"], report["global_step"]) == ("succeeded", 1000)
+    assert (report["state"], report["global_step"]) == ("succeeded", 1500)
     restarts = {task["task"]: task["restarts"] for task in report["tasks"] if task["restarts"]}
     assert restarts == {"worker:1": 1, "ps:1": 1}
     assert report["rolled_back_steps"] > 0
@@ -43,6 +44,9 @@ def test_the_demo_kills_two_tasks_and_trains_to_the_end(launcher):
     assert int(back[1]) - int(back[2]) == report["rolled_back_steps"]
     assert f"{report['rolled_back_steps']} of them twice" in told
     assert report["run_dir"] in demo.err
+    listed = launcher.dtrain("runs", "--json", "--runs-dir", "kept")
+    assert listed.end() == 0, listed.err
+    assert [run["run"] for run in json.loads(listed.out)] == [report["run"]]
 
 
 def test_ctrl_c_ends_the_demo_and_all_that_it_has_started(launcher):

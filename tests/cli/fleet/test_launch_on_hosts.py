@@ -8,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from answers import is_of
 from launching import wait_until
 
 SSH = """#!/bin/sh
@@ -66,6 +67,16 @@ def variables(tmp_path):
 def on_hosts(launcher, variables):
     """Starts launches whose ssh is the stand-in."""
     return lambda *words, **more: launcher.start(*words, environment={**variables, **more})
+
+
+def test_what_was_found_out_about_hosts_is_an_answer_in_json(launcher, variables):
+    check = launcher.dtrain("check", "--hosts", "h1", "--json", environment=variables)
+    check.end()
+    found = json.loads(check.out)
+    is_of("check", found)
+    assert [host["host"] for host in found["hosts"]] == ["h1"]
+    assert found["hosts"][0]["login_s"] > 0, "it has logged in"
+    assert (check.process.returncode == 0) == (not found["mistakes"])
 
 
 def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, tmp_path):

@@ -131,6 +131,10 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
     assert (story["faults"], story["restarts"], story["left"], story["broken"]) == (1, 1, 0, [])
     assert story["loss"] == pytest.approx(calm["loss"], abs=1e-6), "synchronous steps are the same"
 
+    listed = launcher.dtrain("runs", "--json")
+    assert listed.end() == 0, listed.err
+    assert json.loads(listed.out) == [], "the runs of stories are no runs of the user's"
+
     file.write_text(CAMPAIGN + late)
     second = launcher.dtrain(*words[:-1])
     assert second.end() == 1, second.err
