@@ -7,7 +7,7 @@ from pathlib import Path
 from security.data_readers import data_files, row_files
 from security.host_readers import agent_readers
 from security.readers import Reader
-from security.run_readers import environments, records, specs
+from security.run_readers import campaigns, environments, records, specs
 from security.trained_readers import changed_checkpoint, files_of_keras, models, read_checkpoint, saved_run
 
 
@@ -25,4 +25,5 @@ def all_readers(folder: Path) -> dict[str, Reader]:
             **dict(agent_readers(folder)),
             "records": records(folder),
             "specs": specs(folder),
+            "campaigns": campaigns(folder),
         }

@@ -29,6 +29,7 @@ from dtrain_cli.console.run_table import runs_table, status_table
 from dtrain_cli.runs.index import find_run, survey
 from dtrain_cli.runs.report import read_report, with_joined
 from dtrain_cli.spec import read_spec
+from dtrain_cli.stories.campaign import read_campaign
 
 # The environment
 
@@ -142,3 +143,21 @@ def specs(folder: Path) -> Reader:
         )
 
     return Reader(sound, of_bytes(sound, structured), read)
+
+
+def campaigns(folder: Path) -> Reader:
+    """Return the reader of the files of campaigns."""
+    examples = Path(__file__).parents[2] / "examples"
+    program = (examples / "digits.py").read_bytes()
+    story = {"name": "a", "simulate": {"kill": [{"task": "ps:0", "at_step": [1, 3]}]}, "seeds": 2}
+    whole = {"program": "digits.py", "arguments": [1, "x"], "stories": [story], "loss_within": 0.5}
+    whole["spec"] = {"cluster": {"chief": 1, "ps": 1}}
+    texts = [(examples / "campaign.yaml").read_bytes(), json.dumps(whole).encode()]
+    sound = [{"c.yaml": text, "digits.py": program} for text in texts]
+
+    def structured(name: str, data: bytes, chance: Random) -> bytes:
+        if name != "c.yaml":
+            return data
+        return some_json(data, chance) if data.startswith(b"{") else some_bytes(data, [data], chance)
+
+    return Reader(sound, of_bytes(sound, structured), lambda path: read_campaign(path / "c.yaml"))

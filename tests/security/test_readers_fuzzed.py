@@ -33,7 +33,7 @@ NAMES = (
         "tfrecord",
     ),
     *("tar", "caches", "rows of csv", "hosts", "indexes"),
-    *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs", "words of hosts", "orders to hosts"),
+    *("TF_CONFIG", "DTRAIN_SPEC", "records", "specs", "campaigns", "words of hosts", "orders to hosts"),
 )
 
 

@@ -91,7 +91,7 @@ _EXPECTED = {
     "place": f"spread, pack, or a mapping of roles to {_PLACES}",
     **dict.fromkeys(("sampler", "pruner"), "a name, or a name with options such as {tpe: {seed: 0}}"),
     "parallel_trial_count": "a number of trials, or auto",
-    "trial": "a file with a spec, or the keys of one",
+    **dict.fromkeys(("trial", "spec"), "a file with a spec, or the keys of one"),
     "memory": "bytes, or a text such as 2GB",
     "time": "a time such as 2:00:00, or minutes",
 }

@@ -161,3 +161,8 @@ def test_files_of_another_kind_are_refused(tmp_path):
     (tmp_path / "c.yaml").write_text("- 1\n")
     with pytest.raises(SpecError, match="expected a mapping"):
         read_campaign(tmp_path / "c.yaml")
+    (tmp_path / "c.yaml").write_text("program: p.py\nstories: []\nspec: 5\n")
+    with pytest.raises(
+        SpecError, match=r"c\.yaml:3:1: spec: expected a file with a spec, or the keys of one"
+    ):
+        read_campaign(tmp_path / "c.yaml")
