@@ -1,4 +1,5 @@
-"""Makes docs/reference/api/: a page for each public module of dtrain, from `__all__` and docstrings.
+"""Makes docs/reference/api/, a page for each public module of dtrain, from `__all__` and docstrings; beside
+it the pages of commands and of the keys of a spec.
 
     python docs/make_reference.py
 
@@ -12,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import make_settings_reference
 
 from dtrain.absent_names import hint
 from dtrain.task.help_command import blocks, doc_of, public, public_base, sentence, signature, within
@@ -139,10 +142,11 @@ def call(name: str, value: Any) -> list[str]:
     """Return a signature as a block of code, an argument a line where it is long."""
     text = signature(name, value)
     if len(text) > WIDE:
-        inner, depth, rows = text[len(name) + 1 : -1], 0, [""]
+        inner, depth, quoted, rows = text[len(name) + 1 : -1], 0, False, [""]
         for letter in inner:
+            quoted ^= letter == "'"
             depth += (letter in "([{") - (letter in ")]}")
-            if letter == "," and depth == 0:
+            if letter == "," and depth == 0 and not quoted:
                 rows.append("")
             else:
                 rows[-1] += letter
@@ -261,3 +265,4 @@ if __name__ == "__main__":
         old.unlink()
     for name, text in pages().items():
         (PAGES / name).write_text(text)
+    make_settings_reference.write()

@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import operator
 import re
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -12,9 +13,13 @@ from docs.pages import ROOT
 
 import dtrain as dt
 from dtrain import absent_names
+from dtrain.config import TrainingSettings
+from dtrain.config.plain_data import keys_of
 from dtrain.task.help_command import doc_of, public
+from dtrain_cli.main import cli
 
 COMMAND = "python docs/make_reference.py"
+sys.path.insert(0, str(ROOT / "docs"))  # the generators import each other
 spec = importlib.util.spec_from_file_location("make_reference", ROOT / "docs" / "make_reference.py")
 reference = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(reference)
@@ -27,6 +32,15 @@ def test_every_page_is_what_the_generator_makes():
     assert not old, (
         f"docs/reference/api: run `{COMMAND}`; these pages are not what it makes: {', '.join(old)}"
     )
+
+
+def test_the_pages_of_commands_and_keys_are_what_the_generator_makes():
+    made = reference.make_settings_reference.pages()
+    folder = reference.make_settings_reference.REFERENCE
+    old = sorted(name for name, text in made.items() if (folder / name).read_text() != text)
+    assert not old, f"docs/reference: run `{COMMAND}`; these pages are not what it makes: {', '.join(old)}"
+    assert made["spec_keys.md"].count("\n| `training.") == len(keys_of(TrainingSettings))
+    assert all(f"\n## dtrain {command}\n" in made["command_line.md"] for command in cli.commands)
 
 
 def test_every_module_that_is_public_has_a_page_and_every_name_a_heading():
