@@ -35,7 +35,7 @@ def complete(app: Any, docname: str, source: list[str]) -> None:
     """Put the pages of a folder below its README, and pages outside of docs/ into no table of contents."""
     if docname.startswith("docs/") and docname.count("/") > 1 and docname.endswith("/README"):
         source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
-    elif docname == "README" or docname.startswith(("tests/", "examples/")):
+    elif docname in ("README", "AGENTS") or docname.startswith(("tests/", "examples/")):
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 
 

@@ -43,8 +43,8 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BASE, LANE = 800, 440, 92, 776, 66, 262, 28
 SECONDS = 7.0
 """How long the picture takes to draw the run, before it stands still for as long as that and begins again."""
 STYLE = """
-text { font: 15px system-ui, sans-serif; fill: var(--ink) } .small { font-size: 13px; fill: var(--dim) }
-.head { font-size: 18px; font-weight: 600 }
+text { font: 17px system-ui, sans-serif; fill: var(--ink) } .small { font-size: 15px; fill: var(--dim) }
+.head { font-size: 21px; font-weight: 600 }
 svg { --ground: #fff; --ink: #1c2430; --dim: #5a6675; --rule: #d5dbe3;
   --loss: #0a6bd1; --alive: #7fb7e8; --dead: #c2410c }
 @media (prefers-color-scheme: dark) { svg { --ground: #161b22; --ink: #e6edf3; --dim: #9aa7b4;
@@ -133,8 +133,7 @@ def draw(quiet: list[Point], killed: list[Point], events: list[Event]) -> str:
 <rect id="shown" x="{LEFT}" width="{WIDTH - LEFT}" height="{HEIGHT}"/></clipPath></defs>
 <rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="var(--ground)" stroke="var(--rule)"/>
 <text x="20" y="32" class="head">One of four replicas is killed: the curve does not move</text>
-<text x="20" y="54" class="small">Held-out loss over seconds. Dotted: the same program without the death;
- the curves are {said}.</text>
+<text x="20" y="54" class="small">Held-out loss. Dotted: the same program without the death; {said}.</text>
 <path d="M{LEFT} {TOP}V{BASE}H{RIGHT}" fill="none" stroke="var(--rule)"/>
 <text x="{LEFT - 10}" y="{TOP + 12}" text-anchor="end" class="small">{top:.1f}</text>
 <text x="{LEFT - 10}" y="{BASE}" text-anchor="end" class="small">0</text>
@@ -144,7 +143,7 @@ def draw(quiet: list[Point], killed: list[Point], events: list[Event]) -> str:
 <g clip-path="url(#reveal)">
 {"".join(moving)}
 </g>
-<text x="20" y="{HEIGHT - 14}" class="small">Two real runs on one machine. Killed near step {at_step:,},
+<text x="20" y="{HEIGHT - 14}" class="small">Two real runs. Killed near step {at_step:,},
  back {back_s - death_s:.1f} s later. Held-out accuracy at the end: {accuracy:.3f}.</text>
 </svg>
 """

@@ -14,6 +14,7 @@ PAGES = sorted(
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "SECURITY.md",
+        ROOT / "AGENTS.md",
         *(ROOT / "docs").rglob("*.md"),
     ]
 )
@@ -74,8 +75,11 @@ def inline_code(page: Path) -> list[str]:
 
 
 def shell_commands(block: Block) -> Iterator[list[str]]:
-    """Each command of a console block as words; commands that are joined by && are several."""
-    for line in _PROMPT.findall(block.text):
+    """Each command of a console block as words; commands that are joined by && are several.
+
+    A line that ends in a backslash goes on in the next one.
+    """
+    for line in _PROMPT.findall(block.text.replace("\\\n", "")):
         words: list[str] = []
         for word in [*shlex.split(line, comments=True), "&&"]:
             if word == "&&":
