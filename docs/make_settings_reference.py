@@ -15,6 +15,7 @@ from typing import Any, get_args, get_origin
 import click
 import msgspec
 
+from dtrain import errors
 from dtrain.config.plain_data import NAMES, is_section, keys_of, members_of, words_of
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.targets import CodeSection
@@ -155,6 +156,28 @@ def command_text(words: str, command: click.Command, codes: dict[str, str]) -> l
     return lines
 
 
+def error_rows() -> list[str]:
+    """Return a row of each exception that dtrain raises on purpose, with the exit code of a command."""
+    found = [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type) and issubclass(each, errors.DtrainError)
+    ]
+    lines = [
+        "",
+        "## Errors",
+        "",
+        "| error | exit code of a command that it ends | what it means |",
+        "|---|---|---|",
+    ]
+    for each in sorted(found, key=lambda one: (one.exit_code, one.__name__)):
+        name, first = each.__name__, (each.__doc__ or "").split("\n\n")[0]
+        lines.append(
+            f"| [{name}](api/errors.md#{name.lower()}) | {each.exit_code} | {' '.join(first.split())} |"
+        )
+    return lines
+
+
 def command_line() -> str:
     """Return the page of all commands."""
     codes = dict(line.rsplit(": ", 1) for line in EXIT_CODES.read_text().splitlines() if line)
@@ -163,14 +186,14 @@ def command_line() -> str:
         "",
         "What `dtrain COMMAND --help` prints, for every command, and the exit codes that the tests have seen",
         "of it. [Commands](commands.md) says what holds for all commands, and what each",
-        "[exit code](commands.md#exit-codes) means.",
+        "[exit code](commands.md#exit-codes) means. [Errors](#errors) stand at the end.",
     ]
     for title, commands in SECTIONS.items():
         links = ", ".join(f"[{each.name}](#dtrain-{each.name})" for each in commands)
         lines += ["", f"{title}: {links}."]
     for each in (each for commands in SECTIONS.values() for each in commands):
         lines += command_text(str(each.name), each, codes)
-    return "\n".join([*lines, "", MADE, ""])
+    return "\n".join([*lines, *error_rows(), "", MADE, ""])
 
 
 def pages() -> dict[str, str]:
