@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from msgspec.structs import replace
 
 from dtrain.cluster import TRAINING_ROLES, Role, TaskId
+from dtrain.messages.membership import NEXT_CHECKPOINT
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
 from dtrain.runs.joined import arrival_text
@@ -35,6 +36,7 @@ TICK_S = 0.2
 STATUS_EVERY_S = 0.5
 NOT_EXECUTED = 127
 EVALUATOR_GRACE_S = 60.0
+IDLE_EVALUATOR_GRACE_S = 3.0
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """The longest wait for workers of a program (True) or foreign command after the leader's success."""
 
@@ -357,7 +359,22 @@ class Supervisor:
         if not self.foreign:
             self._signal_all(lives, signal.SIGUSR2)
 
+    def _nothing_to_evaluate(self) -> bool:
+        """Return whether the evaluator has evaluated the last checkpoint and waits for another one.
+
+        It hears of the end from ps:0, and in vain where that died at the same moment.
+        """
+        saved = self.progress.saved
+        lives = [life for life in self.lives.values() if life.task.role is Role.EVALUATOR and not life.ended]
+        idle = [life for life in lives if life.status and life.status.waiting_for == NEXT_CHECKPOINT]
+        return saved is not None and lives == [
+            life for life in idle if life.status and (life.status.step or 0) >= saved[0]
+        ]
+
     def _advance_stop(self, order: RunStop, now_s: float) -> None:
+        idle = order.patient and self._nothing_to_evaluate()
+        if idle:
+            order = replace(order, leave_s={**order.leave_s, Role.EVALUATOR: IDLE_EVALUATOR_GRACE_S})
         there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
         self._warn_of(ordered_stop.reluctant(order, there, now_s))
         for task, number in ordered_stop.due(order, [*there, *self._joined.remaining()], now_s):
@@ -371,7 +388,7 @@ class Supervisor:
                 life.stop_s = now_s
                 life.state = TaskState.STOPPING
                 self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
-                if order.patient and task.role is Role.EVALUATOR and not self.foreign:
+                if order.patient and task.role is Role.EVALUATOR and not (idle or self.foreign):
                     late = f"it has not ended {EVALUATOR_GRACE_S:g} s after the leader"
                     self._console.say(f"{task} is being stopped: {late}; its last evaluation may be missing")
             life.signal(number)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RestartSection, RunSpec
+from dtrain.messages.membership import NEXT_CHECKPOINT
 from dtrain.runs.files import FailureRecord, RunFiles, write_record
 from dtrain_cli.launch.policies.patience import LaunchLimits
 
@@ -26,6 +27,20 @@ def test_the_evaluator_has_sixty_seconds_and_the_servers_outlive_it(tmp_path):
     )
     assert late in target.said
     assert {life.state for life in supervisor.lives.values()} == {"succeeded"}
+
+
+@pytest.mark.parametrize(("step", "told_s"), [(9, 8), (7, 65)])
+def test_an_evaluator_that_has_evaluated_the_last_checkpoint_and_has_not_heard_of_the_end_is_stopped(
+    tmp_path, step, told_s
+):
+    """As where ps:0, which tells of the end, is killed at that moment: nothing is missing, and nobody waits."""
+    waits = TaskScript(measures={"waiting_for": NEXT_CHECKPOINT, "step": step})
+    ends = {name: TaskScript(5, saved_step=9) for name in ("chief:0", "worker:0", "worker:1")}
+    target = FakeTarget({**ends, "evaluator:0": waits})
+    supervisor, outcome = perform(tmp_path, target)
+    assert (outcome.state, outcome.exit_code, lost(supervisor)) == ("succeeded", 0, "")
+    assert [round(at_s - 1000) for at_s, name, _ in target.sent if name == "evaluator:0"] == [told_s]
+    assert any("its last evaluation may be missing" in text for text in target.said) is (step < 9)
 
 
 def evaluator_restarts(backoff_s: float) -> RunSpec:
