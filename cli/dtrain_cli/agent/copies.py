@@ -31,7 +31,9 @@ from dtrain_cli.agent.messages import AllMade, Appended, Changed, FileNews, Made
 
 _TASK = r"tasks/[a-z]+-\d{1,9}"
 _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
-_RECORD = re.compile(rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/(failure|kill)\.json")
+_RECORD = re.compile(
+    rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/(failure|kill)\.json|{_ATTEMPT}/seconds-\d{{1,4}}\.bin"
+)
 _GROWS = re.compile(rf"metrics\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
 _ORDER = re.compile(rf"moved\.json|{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
 RECORD_BYTES_MAX = 1 << 20

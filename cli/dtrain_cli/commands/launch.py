@@ -77,6 +77,12 @@ _directory_options = all_of(
 @click.option("--cores", type=Count(1), metavar="N", help="With --queue: claim N (default: one a task).")
 @click.option("--memory", type=Memory(), metavar="SIZE", help="With --queue: claim e.g. 2GB (default: none).")
 @click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
+@click.option(
+    "--prometheus",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write goodput, steps and more to FILE every 5 s, for Prometheus (node_exporter's textfiles).",
+)
 @json_option_of("Print the final status as the last line of stdout.")
 def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Start the whole cluster on this machine, watch it, stop it.

@@ -14,6 +14,7 @@ from dtrain.cluster import TaskId
 from dtrain.config.choices import On
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.plain_text import plain_data, plain_line
+from dtrain.runs.ledger import ledger_text
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import (
     INPUT_BOUND,
@@ -118,6 +119,8 @@ def status_table(
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
     for text in advice(known, slow_replicas(known), report["global_step"]) if live else ():
         parts.append(Text(text, style="yellow", overflow="fold"))
+    if report["goodput"]:
+        parts.append(Text(ledger_text(report["goodput"])))
     if report["unsaved"]:
         parts.append(
             Text(

@@ -33,6 +33,7 @@ from dtrain.runs.files import (
     write_record,
 )
 from dtrain.runs.journal import now_text
+from dtrain.runs.ledger import ledger_text
 from dtrain.runs.states import FailureKind, RunState
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
@@ -48,6 +49,7 @@ from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, bu
 from dtrain_cli.queue.line import enter_and_wait
 from dtrain_cli.queue.rules import Ticket
 from dtrain_cli.queue.tickets import TicketFolder, capacity_of_machine
+from dtrain_cli.runs.goodput import exported
 from dtrain_cli.runs.index import Journal, locked_run_directory, new_run_id, register_run
 from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
 from dtrain_cli.targets.signals import SignalInbox, signal_name
@@ -251,11 +253,16 @@ def _supervise(
     resumed = " is resumed" if options.resume is not None else ""
     console.say(f"run {plan.run.run_id}{resumed}: {plan.spec.cluster}")
     console.say(f"files in {files.directory}; {_threads(plan)}")
-    with _open_to_workers(plan, journal, files):
+    with _open_to_workers(plan, journal, files), exported(options.prometheus, files.directory):
         outcome = supervisor.run()
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
     own = {str(launch.task) for launch in plan.tasks}
-    joined = [task for task in lost_tasks(read_report(files.directory)) if task["task"] not in own]
+    report = read_report(files.directory)
+    if report["goodput"] is not None:
+        with contextlib.suppress(OSError):
+            write_record(files.goodput, report["goodput"])
+        console.say(ledger_text(report["goodput"]))
+    joined = [task for task in lost_tasks(report) if task["task"] not in own]
     lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
     if text := lost_on_the_way(lost, joined):
         last_word += f"; {text}"
@@ -269,14 +276,15 @@ def _supervise(
     may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
     resumable = may_go_on and record.saved is not None
     way_on = options.line_to_resume(plan.run.run_id) if resumable else None
-    report = msgspec.json.encode(read_report(files.directory)).decode() if options.json else None
-    console.finish(outcome.failure, last_word, report, way_on)
+    final = msgspec.json.encode(report).decode() if options.json else None
+    console.finish(outcome.failure, last_word, final, way_on)
     return outcome.exit_code
 
 
 @contextlib.contextmanager
 def _open_to_workers(plan: RunPlan, journal: Journal, files: RunFiles) -> Iterator[None]:
     journal.save()
+    files.goodput.unlink(missing_ok=True)  # of the launch before
     if plan.tasks[0].program is not None:
         joining = plan.run.certificate(joined_worker())
         offer = JoinRecord(plan.run.run_id, True, plan.cluster.to_dict(), plan.run.secret, joining)

@@ -24,6 +24,7 @@ class LaunchOptions(msgspec.Struct, frozen=True):
         stall_timeout: seconds without progress after which the tasks show their stacks, and for which others
             wait for a replica that is stuck.
         queue: whether it waits in line; `cores` and `memory` (bytes) are what it claims then.
+        prometheus: the textfile that is kept up to date about the run.
         given: all of this as it was written, for a command line that goes on with the run.
     """
 
@@ -41,6 +42,7 @@ class LaunchOptions(msgspec.Struct, frozen=True):
     stall_timeout: float = 300.0
     detach: bool = False
     json: bool = False
+    prometheus: Path | None = None
     queue: bool = False
     cores: int | None = None
     memory: int | None = None

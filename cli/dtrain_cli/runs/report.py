@@ -24,6 +24,7 @@ from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
+from dtrain_cli.runs.goodput import read_goodput
 from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names
 from dtrain_cli.targets.kubernetes.run import read_place
 
@@ -99,7 +100,7 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     }
     now_s = time.monotonic() if other_host(record) is None else _clock_there(files, statuses)
     report = build_report(files, record, statuses, usage, alive, now_s)
-    return {**report, "damaged": damaged}
+    return {**report, "goodput": read_goodput(files, record, now_s, alive=alive), "damaged": damaged}
 
 
 def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> float:

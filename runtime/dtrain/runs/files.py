@@ -12,6 +12,7 @@
         events.jsonl                the journal: one event a line
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
+        goodput.json                where the time of its replicas went; when the run has ended
         reports.jsonl               of a trial of a study: its metrics (`runs.trial_reports`)
         prune.json                  of a trial: the order of `dtrain tune` to end it
         checkpoints/                ckpt-<step>/
@@ -24,6 +25,7 @@
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
             attempt-0/trace.jsonl   where `trace` is on: the attempt's events and spans (`runs.trace`)
+            attempt-0/seconds-0.bin where the time of a replica went (`runs.ledger.Timesheet`)
             attempt-0/slow.json     `Slowdown`: of the attempt from now on, by `dtrain chaos`
             attempt-0/signal.json   a number: a signal to the attempt on another host, by `dtrain chaos`
             attempt-0/kill.json     `KillRequest`: it does not answer; by the chief, for the launcher
@@ -60,7 +62,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop|prune)\.json|(events|metrics|reports)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
+    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop|prune|goodput)\.json|(events|metrics|reports)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
     r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
@@ -200,6 +202,7 @@ class RunFiles(msgspec.Struct, frozen=True):
     stop = _Named("stop.json")
     journal = _Named("events.jsonl")
     metrics = _Named("metrics.jsonl")
+    goodput = _Named("goodput.json")
     reports = _Named("reports.jsonl")
     prune = _Named("prune.json")
     checkpoints = _Named("checkpoints")
@@ -242,6 +245,9 @@ class RunFiles(msgspec.Struct, frozen=True):
 
     def trace(self, task: TaskId, attempt: int) -> Path:
         return self.attempt(task, attempt) / "trace.jsonl"
+
+    def seconds(self, task: TaskId, attempt: int, replica: int | str) -> Path:
+        return self.attempt(task, attempt) / f"seconds-{replica}.bin"
 
     def slow(self, task: TaskId, attempt: int) -> Path:
         return self.attempt(task, attempt) / "slow.json"

@@ -8,24 +8,29 @@ in a task that no launcher watches, the tasks that this one waits for.
 
 import contextlib
 import math
+import mmap
 import os
 import socket
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from dtrain.cluster import Role
+from dtrain.config import InOneTask, RunSpec, SynchronousSection
 from dtrain.config.choices import On
 from dtrain.errors import RunError
 from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.life_line import started_s
 from dtrain.process.plain_text import plain
 from dtrain.runs import notices
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
+from dtrain.runs.ledger import SHEET_BYTES, Cause, Timesheet
 from dtrain.runs.self_report import (
     STALE_S,
     Activity,
@@ -55,6 +60,8 @@ QUIET_S = 2.0
 FAR_QUIET_S = 4.0
 """The same for a worker on another host, whose accounts are copied twice, and judged by nobody but people."""
 WAIT_SHOWN_AFTER_S = 0.5
+NAMED_S = 0.001
+"""Shorter waits are counted, and by nobody's name: to name them would take longer than some last."""
 INPUT = "its own input: the next batch is being read"
 
 
@@ -80,6 +87,7 @@ class Reporter(Account):
             attempt=assignment.attempt,
             hosts_control=assignment.task == assignment.cluster.control_host,
         )
+        self.activity = Activity()
         self._path: Path | None = None
         self._order: Path | None = None
         self.trace = _trace_of(assignment, self.status)
@@ -89,10 +97,11 @@ class Reporter(Account):
             self.keep_in(assignment.run_dir)
         self.certificate: Callable[[], tuple[float, float] | None] = lambda: None
         self._certificate_life = CertificateLife()
-        self.activity = Activity()
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[object, float] | None = None
         self._behind: dict[str, str | None] = {}
+        self._behind_waits: dict[str, str | None] = {}
+        self._waited_for: defaultdict[str, float] = defaultdict(float)
         self._announcements = None if assignment.watched else Announcements()
         measured = assignment.watched and assignment.spec.on is On.LOCAL  # by whoever reads the status
         self._usage = None if measured else OwnUsage(time.monotonic())
@@ -120,6 +129,14 @@ class Reporter(Account):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._order = files.slow(own.task, own.attempt)
         self._path = path
+        spec = own.spec
+        if own.task.trains and (own.task.role is Role.WORKER or spec.training.chief_trains):
+            count = spec.replicas if isinstance(spec.training, InOneTask) else 1
+            names = [files.seconds(own.task, own.attempt, replica) for replica in range(count)]
+            self.activity.sheets = [
+                Timesheet(lasting_memory(name, SHEET_BYTES), time.monotonic, stale_means(spec), begun_s())
+                for name in names
+            ]
 
     def running(self) -> None:
         self.status.phase = TaskPhase.RUNNING
@@ -152,13 +169,19 @@ class Reporter(Account):
         if self._waiting is not None:
             whom, since_s = self._waiting
             self._waited_s += now - since_s
+            if now - since_s >= NAMED_S and self.activity.sheet.is_waiting:
+                tasks = str(getattr(whom, "tasks", whom))
+                self._waited_for[", ".join(self._others(self._behind_waits, tasks)) or tasks] += now - since_s
             if self.trace.on:
                 self.trace.span("wait", since_s, now, str(whom))
         self._waiting = None if for_whom is None else (for_whom, now)
+        self.activity.sheet.waits(on=for_whom is not None)
 
     def behind(self, server: str, others: str | None) -> None:
         """Record for whom a server itself waits: so does any task that waits for the server."""
         self._behind[server] = others
+        if self._waiting is not None:
+            self._behind_waits[server] = others
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:
         """Record, at every failure, why a server cannot be reached; None: it has been."""
@@ -224,6 +247,8 @@ class Reporter(Account):
             self.running()
         self.loop_begins()
         self.progress(updates)
+        for sheet in self.activity.sheets:
+            sheet.goes_on(updates)
 
     def loop_begins(self) -> None:
         if not self.status.in_loop:
@@ -240,6 +265,7 @@ class Reporter(Account):
         if rest_s > 0.0:
             time.sleep(rest_s)
         self._pace.computed(used_s, rest_s)
+        self.activity.sheet.sends()
 
     def current(self) -> TaskStatus:
         now = time.monotonic()
@@ -248,6 +274,7 @@ class Reporter(Account):
         self.status.notices = notices.heard()
         if self.bytes_moved is not None:
             self.status.bytes_sent, self.status.bytes_received = self.bytes_moved()
+        self.activity.sheets[0].waited_for(self._waited_for)
         whom = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         self.status.waiting_for = whom or self._trying_to_reach(now)
         self.status.waiting_monotonic_s = waiting[1] if self.status.waiting_for and waiting else None
@@ -279,13 +306,13 @@ class Reporter(Account):
             or None
         )
 
+    def _others(self, behind: Mapping[str, str | None], server: str) -> list[str]:
+        named = (behind.get(server) or "").split(", ")
+        return [task for task in named if task not in ("", self.status.task, server)]
+
     def _whom(self, whom: object) -> str:
         waited_for = str(whom)
-        others = [
-            task
-            for task in (self._behind.get(waited_for) or "").split(", ")
-            if task not in ("", self.status.task, waited_for)
-        ]
+        others = self._others(self._behind, waited_for)
         return f"{', '.join(others)} (at {waited_for})" if others else waited_for
 
     def write(self) -> None:
@@ -343,6 +370,38 @@ def _is_far_worker(assignment: TaskAssignment) -> bool:
     """Return whether a task is one of many on other hosts, whose heartbeats its servers hear themselves."""
     far = assignment.watched and assignment.spec.on is not On.LOCAL
     return far and assignment.task.role is Role.WORKER and bool(assignment.cluster.servers)
+
+
+def stale_means(spec: RunSpec) -> Cause:
+    """Return what became of a gradient that came too late: in the steps of all it was skipped, or, where a
+    step needs every part, its replica was taken for dead and the part was computed by another.
+    """
+    if not isinstance(spec.training, SynchronousSection):
+        return Cause.STALE
+    return Cause.LATE if spec.training.has_backups(spec.replicas) else Cause.RECOMPUTED
+
+
+def begun_s() -> float:
+    """Return when this process began, by the monotonic clock."""
+    since_s = started_s(os.getpid())
+    lived_s = 0.0 if since_s is None else time.clock_gettime(time.CLOCK_BOOTTIME) - since_s
+    return time.monotonic() - lived_s
+
+
+def lasting_memory(path: Path, nbytes: int) -> mmap.mmap | bytearray:
+    """Return zeros that lie in a new file, whatever ends this process; without room, in memory alone."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(file, 0, nbytes)  # else a full disk would end the process at a write
+            return mmap.mmap(file, nbytes)
+        except OSError:
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(file)
+    return bytearray(nbytes)
 
 
 def _share(part_s: float, whole_s: float) -> float:

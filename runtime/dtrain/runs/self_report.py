@@ -9,6 +9,7 @@ a callback is running, which may take any time.
 import contextlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
+from dtrain.runs.ledger import CHECKPOINT, INPUT, OTHER, SHEET_BYTES, Timesheet
 
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
@@ -144,6 +146,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+LAST_CHECKPOINT = "the last checkpoint"
+
+
 class Activity:
     """The account of one task, written by the thread that trains.
 
@@ -151,9 +156,12 @@ class Activity:
         at_s: when it last dealt with a batch, by the machine's monotonic clock.
         input_s: for how long it has waited for the batches that were read so far.
         reading_since_s: since when it waits for the one that is read now; None: it does not.
+        sheets: the timesheets of its replicas.
     """
 
     def __init__(self) -> None:
+        self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic)]
+        self._here = threading.local()
         self.at_s = time.monotonic()
         self.busy_with: str | None = None
         self.input_s = 0.0
@@ -175,9 +183,21 @@ class Activity:
 
         return recorded
 
+    @property
+    def sheet(self) -> Timesheet:
+        """The timesheet of the replica that this thread computes."""
+        sheet: Timesheet = getattr(self._here, "sheet", self.sheets[0])
+        return sheet
+
+    def computes(self, replica: int) -> Timesheet:
+        """Note which of the task's replicas this thread computes, and return its timesheet."""
+        sheet = self._here.sheet = self.sheets[replica % len(self.sheets)]
+        return sheet
+
     def reading(self, read: Callable[P, R]) -> Callable[P, R]:
         @wraps(read)
         def timed(*arguments: P.args, **named: P.kwargs) -> R:
+            before = self.sheet.to(INPUT)
             begun_s = self.reading_since_s = time.monotonic()
             try:
                 return read(*arguments, **named)
@@ -185,17 +205,19 @@ class Activity:
                 self.beat()
                 self.input_s += self.at_s - begun_s
                 self.reading_since_s = None
+                self.sheet.to(before)
 
         return timed
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        before = self.busy_with
+        before = self.busy_with, self.sheet.to(CHECKPOINT if what == LAST_CHECKPOINT else OTHER)
         self.busy_with = what
         try:
             yield
         finally:
-            self.busy_with = before
+            self.busy_with, state = before
+            self.sheet.to(state)
             self.beat()
 
 

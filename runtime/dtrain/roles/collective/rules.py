@@ -129,9 +129,12 @@ class Awaited(NamedTuple):
     what: str
     elsewhere: str = ""
 
+    @property
+    def tasks(self) -> str:
+        return ", ".join([*map(self.name_of, self.ranks), *([self.elsewhere] if self.elsewhere else [])])
+
     def __str__(self) -> str:
-        names = [*map(self.name_of, self.ranks), *([self.elsewhere] if self.elsewhere else [])]
-        return f"{', '.join(names)}, {self.what}"
+        return f"{self.tasks}, {self.what}"
 
 
 class Waits(msgspec.Struct, frozen=True):

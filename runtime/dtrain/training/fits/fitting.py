@@ -236,6 +236,7 @@ class Fit(msgspec.Struct):
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             make_totals=partial(Totals, self.compiled),
             lead=partial(self._lead, training, epochs),
+            activity=context.activity,
         )
 
     def _make_step(self, training: Training) -> Callable[[Replica, int, Part, Batch], TrainingStep]:

@@ -21,6 +21,8 @@ from dtrain.learning.graphs.networks import Network
 from dtrain.messages import Verdict
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.part_dealer import NO_PART
+from dtrain.runs.ledger import COMPUTE, INPUT
+from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.interface import Leader, Replica, StepClock, Training
 from dtrain.training.evaluation import Totals
 from dtrain.training.fits.leading import Epochs, Leading
@@ -157,6 +159,8 @@ class TrainingLoop:
         explained: the reason why the first of all was not.
         pending: whether this replica is computing another part of the same step.
         warned: whether the warning about parts without examples was printed.
+        activity: the task's account of its time.
+        replica: the number of the replica in this task, where each has a thread.
     """
 
     training: Training
@@ -171,6 +175,8 @@ class TrainingLoop:
     explained: str = ""
     pending: bool = False
     warned: bool = False
+    activity: Activity = NO_ACTIVITY
+    replica: int = 0
 
     def __post_init__(self) -> None:
         self._totals = self.make_totals()
@@ -192,6 +198,16 @@ class TrainingLoop:
 
         A task may begin to lead at any step, when the leader has died.
         """
+        sheets = self.activity.sheets
+        for sheet in sheets:
+            sheet.begins(self.training.clock.global_step)
+        try:
+            self._run_all(streams)
+        finally:
+            for sheet in sheets:
+                sheet.ends()
+
+    def _run_all(self, streams: Sequence[PartOf]) -> None:
         if not (len(streams) > 1 and self.training.threads):
             if streams:
                 self.training.let_compute(partial(self._beside, streams[0]))
@@ -264,7 +280,11 @@ class TrainingLoop:
         clock = self.training.clock
         cut = self.training.cut
         one_each = not cut.even and cut.parts <= len(replicas)
-        loops = [replace(self, lead=None, leading=None, warned=number > 0) for number in range(len(replicas))]
+        loops = [
+            replace(self, lead=None, leading=None, warned=number > 0, replica=number)
+            for number in range(len(replicas))
+        ]
+        sheets = self.activity.sheets
 
         def deal() -> dict[int, int]:
             numbers = {
@@ -277,6 +297,8 @@ class TrainingLoop:
         def advance() -> None:
             before = clock.global_step
             dealt = deal()
+            for each in dealt:
+                sheets[each % len(sheets)].to(INPUT)  # this thread reads for all
             read = {number: streams[each](number) for each, number in dealt.items()}
             last = next(reversed(dealt), None)
             leading = self.leading
@@ -328,11 +350,15 @@ class TrainingLoop:
         sits_out = number == NO_PART or self._has_to_lead
         if sits_out or (begins is not None and not begins.begin_batch(replica, number)):
             return
+        sheet = self.activity.computes(self.replica)
         part = part_of(number)
+        sheet.to(COMPUTE)
         if part.empty and not self.warned:
             self._warn_of_empty_parts(part)
         if part.batch is None:
-            self.pending = replica.commit(0.0, 0, None, part.empty).verdict is Verdict.PENDING
+            verdict = replica.commit(0.0, 0, None, part.empty).verdict
+            sheet.judged(verdict, 0, clock.global_step)
+            self.pending = verdict is Verdict.PENDING
             if leading is not None and clock.global_step > before:
                 leading.call_batch("on_train_batch_end", clock.global_step)
             return
@@ -344,6 +370,7 @@ class TrainingLoop:
             outcome = replica.commit(loss, part.batch.size, sums, part.empty)
         except NonFiniteGradientError as error:
             raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
+        sheet.judged(outcome.verdict, outcome.accepted, clock.global_step)
         self.pending = outcome.verdict is Verdict.PENDING
         if outcome.verdict is Verdict.REFUSED:
             if self.leading is not None:
