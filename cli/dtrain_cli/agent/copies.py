@@ -32,7 +32,7 @@ from dtrain_cli.agent.messages import AllMade, Appended, Changed, FileNews, Made
 _TASK = r"tasks/[a-z]+-\d{1,9}"
 _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
 _RECORD = re.compile(
-    rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/(failure|kill)\.json|{_ATTEMPT}/seconds-\d{{1,4}}\.bin"
+    rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/((failure|kill)\.json|seconds-\d{{1,9}}\.bin)"
 )
 _GROWS = re.compile(rf"metrics\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
 _ORDER = re.compile(rf"moved\.json|{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
@@ -42,6 +42,8 @@ PIECE_BYTES = 1 << 18
 _GLOB_EVERY = 4
 """Looks between two searches for files of tasks that run on other hosts, and for those that seldom change."""
 _SELDOM = ("/failure.json", "/trace.jsonl")
+_TIMESHEET_EVERY = 20
+"""Looks between two copies of a timesheet."""
 
 
 def is_record(path: str) -> bool:
@@ -92,6 +94,8 @@ class CopiedFiles:
                 yield from self._record(path)
 
     def rest(self, task: TaskId) -> Iterator[FileNews]:
+        self._looks += _TIMESHEET_EVERY
+        self._find()
         folder = f"{self._name(self._files.task(task))}/"
         for path in [path for path in self._growing if path.startswith(folder)]:
             while (piece := self._piece(path)) is not None:
@@ -100,9 +104,12 @@ class CopiedFiles:
             yield from self._record(path)
 
     def _find(self) -> None:
-        """Look for records about tasks of other hosts, which the leader writes."""
+        """Look for records about tasks of other hosts, which the leader writes, and for timesheets."""
         root = self._files.directory
-        for pattern in ("tasks/*/attempt-*/kill.json", "tasks/worker-*/joined.json"):
+        for pattern in (
+            *("tasks/*/attempt-*/kill.json", "tasks/*/attempt-*/seconds-*.bin"),
+            "tasks/worker-*/joined.json",
+        ):
             for path in root.glob(pattern):
                 self._records.setdefault(self._name(path), None)
                 if path.name == "joined.json":
@@ -122,6 +129,8 @@ class CopiedFiles:
             facts = os.stat(self._path(path))  # noqa: PTH116 - a Path takes as long as the look itself
         except OSError:
             return None
+        if path.endswith(".bin"):  # memory of a process, of which nothing says when it was written
+            return self._looks // _TIMESHEET_EVERY, 0, facts.st_size
         return facts.st_ino, facts.st_mtime_ns, facts.st_size
 
     def _record(self, path: str) -> Iterator[FileNews]:
@@ -131,7 +140,7 @@ class CopiedFiles:
         # A file that is being written is read at the next look.
         with contextlib.suppress(OSError, ValueError, OverflowError):
             data = (self._files.directory / path).read_bytes()
-            said = json.loads(data)
+            said = None if path.endswith(".bin") else json.loads(data)
             self._records[path] = stamp
             before = self._fields.get(path)
             if not path.endswith("/status.json") or not isinstance(said, dict):

@@ -121,7 +121,7 @@ OPTION_GROUPS = {
     "Where it runs": "--on --hosts --bind --work --code --detach",
     "Its place in line": "--queue --cores --memory",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
-    "Its files": "--name --runs-dir --run-dir --resume --from-scratch",
+    "Its files": "--name --runs-dir --run-dir --resume --from-scratch --prometheus",
     "How long to wait": "--start-timeout --grace --timeout --stall-timeout",
     "Others": "--ps-hosts --worker-hosts --job-name --task-index --json -h",
 }

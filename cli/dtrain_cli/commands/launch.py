@@ -107,6 +107,8 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
 
         wanted = with_settings_of_run(wanted)
     engine = engine_of(wanted)
+    if wanted.prometheus is not None and engine is On.KUBERNETES:
+        raise SpecError(f"--prometheus: on {engine} nothing is known of the tasks' time; leave it away")
     if engine is not On.LOCAL:
         if wanted.queue:
             raise SpecError(

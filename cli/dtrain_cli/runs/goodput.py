@@ -1,9 +1,10 @@
 """The goodput of a run, from its replicas' timesheets and the launcher's journal; and for Prometheus."""
 
 import contextlib
+import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,12 +93,26 @@ def _sheets(files: RunFiles, task: str, attempt: int) -> list[Sheet]:
 
 
 EVERY_S = 5.0
-Sample = tuple[Mapping[str, str], float | None]
+Sample = tuple[dict[str, str], float | None]
+
+_OF_TASK = {
+    "step": ("task_step", "gauge", "The step of the task."),
+    "restarts": ("task_restarts_total", "counter", "How often the task was started again."),
+    "examples_per_s": ("task_examples_per_second", "gauge", "Examples that the task computes a second."),
+    "loss": ("task_loss", "gauge", "The loss of the newest batch."),
+    "staleness_mean": ("task_staleness_steps", "gauge", "The mean staleness of gradients."),
+    "stale_gradients": (
+        "task_stale_gradients_total",
+        "counter",
+        "Gradients that came too late to be applied.",
+    ),
+}
+"""By the field of the report: name, kind and purpose."""
 
 
 @contextlib.contextmanager
 def exported(path: Path | None, directory: Path) -> Iterator[None]:
-    """Keep a textfile of Prometheus about the run in a directory up to date, and write it at the end.
+    """Keep a textfile for Prometheus about the run in a directory, new every 5 s and at the end.
 
     Raises:
         SpecError: the file cannot be written now. Later nothing of it disturbs the run.
@@ -108,23 +123,24 @@ def exported(path: Path | None, directory: Path) -> Iterator[None]:
     stopped = threading.Event()
 
     def write() -> None:
-        from dtrain_cli.runs.report import read_report
+        from dtrain_cli.runs.report import read_report  # which imports this file
 
-        aside = path.with_name(f".{path.name}.{os.getpid()}")  # node_exporter reads names that end in .prom
+        aside = path.with_name(f".{path.name}.{os.getpid()}")  # a reader takes names that end in .prom
         aside.write_text(exposition(read_report(directory)), encoding="utf-8")
         aside.replace(path)
 
     def run() -> None:
-        while not stopped.wait(EVERY_S):
+        over = False
+        while not over:
+            over = stopped.wait(EVERY_S)
             with contextlib.suppress(OSError, DtrainError):
                 write()
 
     try:
         write()
     except OSError as error:
-        raise SpecError(
-            f"--prometheus: {path} cannot be written: {error.strerror}; give a file in a folder of yours"
-        ) from None
+        why = f"{path} cannot be written: {error.strerror}"
+        raise SpecError(f"--prometheus: {why}; give a file in a folder that is there and yours") from None
     thread = threading.Thread(target=run, name="prometheus", daemon=True)
     thread.start()
     try:
@@ -132,80 +148,44 @@ def exported(path: Path | None, directory: Path) -> Iterator[None]:
     finally:
         stopped.set()
         thread.join()
-        with contextlib.suppress(OSError, DtrainError):
-            write()
 
 
 def exposition(report: Mapping[str, Any]) -> str:
     """Return a report (`dtrain status --json`) in the text format of Prometheus.
 
-    Seconds by cause are a gauge: those that are rolled back are no longer good.
+    Seconds by cause are a gauge, as those that are rolled back are no longer good.
     """
     run = {"run": report["run"]}
-    tasks = [({**run, "task": task["task"]}, task) for task in report["tasks"]]
     goodput = report["goodput"] or {"share": None, "tasks": []}
     up = report["state"] in LIVE_RUN_STATES
-
-    def each(field: str) -> list[Sample]:
-        return [(labels, task[field]) for labels, task in tasks]
-
-    families: Iterable[tuple[str, str, str, Iterable[Sample]]] = (
+    tasks = [({**run, "task": task["task"]}, task) for task in report["tasks"]]
+    rows = [({**run, "task": row["task"]}, row["seconds"]) for row in goodput["tasks"]]
+    seconds = [({**labels, "cause": cause}, row[cause]) for labels, row in rows for cause in row]
+    running = [(labels, task["state"] == TaskState.RUNNING) for labels, task in tasks]
+    lost = [(run, report["rolled_back_steps"])]
+    families: list[tuple[str, str, str, Sequence[Sample]]] = [
         ("up", "gauge", "Whether the run lives.", [({**run, "name": report["name"]}, up)]),
-        ("global_step", "gauge", "Steps made, less those rolled back.", [(run, report["global_step"])]),
-        (
-            "rolled_back_steps_total",
-            "counter",
-            "Steps lost by returns to a checkpoint.",
-            [(run, report["rolled_back_steps"])],
-        ),
+        ("global_step", "gauge", "Steps made, without those rolled back.", [(run, report["global_step"])]),
+        ("rolled_back_steps_total", "counter", "Steps lost by returns to a checkpoint.", lost),
         (
             "goodput_ratio",
             "gauge",
             "Replica-seconds that are in the weights, of all.",
             [(run, goodput["share"])],
         ),
-        (
-            "replica_seconds",
-            "gauge",
-            "Replica-seconds by what became of them; cause good is goodput.",
-            [
-                ({**run, "task": row["task"], "cause": cause}, seconds)
-                for row in goodput["tasks"]
-                for cause, seconds in row["seconds"].items()
-            ],
-        ),
-        (
-            "task_up",
-            "gauge",
-            "Whether the task runs.",
-            [(labels, task["state"] == TaskState.RUNNING) for labels, task in tasks],
-        ),
-        ("task_step", "gauge", "The step of the task.", each("step")),
-        ("task_restarts_total", "counter", "How often the task was started again.", each("restarts")),
-        ("task_examples_per_second", "gauge", "Examples a second.", each("examples_per_s")),
-        ("task_loss", "gauge", "The loss of the last batch.", each("loss")),
-        ("task_staleness_steps", "gauge", "Mean staleness of gradients, in steps.", each("staleness_mean")),
-        (
-            "task_stale_gradients_total",
-            "counter",
-            "Gradients that came too late to be applied.",
-            each("stale_gradients"),
-        ),
-    )
-    text = ""
-    for name, kind, purpose, samples in families:
-        there = [(labels, float(value)) for labels, value in samples if value is not None]
-        if there:
-            text += f"# HELP dtrain_{name} {purpose}\n# TYPE dtrain_{name} {kind}\n"
-        for labels, number in there:
-            pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in labels.items())
-            text += f"dtrain_{name}{{{pairs}}} {_number(number)}\n"
-    return text
+        ("replica_seconds", "gauge", "Replica-seconds by what became of them: good is goodput.", seconds),
+        ("task_up", "gauge", "Whether the task runs.", running),
+    ]
+    families += [
+        (*facts, [(labels, task[field]) for labels, task in tasks]) for field, facts in _OF_TASK.items()
+    ]
+    return "".join(line for family in families for line in _family(*family))
 
 
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _number(number: float) -> str:
-    return {"nan": "NaN", "inf": "+Inf", "-inf": "-Inf"}.get(str(number), f"{number:.10g}")
+def _family(name: str, kind: str, purpose: str, samples: Sequence[Sample]) -> Iterator[str]:
+    there = [(labels, float(value)) for labels, value in samples if value is not None]
+    if there:
+        yield f"# HELP dtrain_{name} {purpose}\n# TYPE dtrain_{name} {kind}\n"
+    for labels, value in there:
+        pairs = ",".join(f"{label}={json.dumps(text, ensure_ascii=False)}" for label, text in labels.items())
+        yield f"dtrain_{name}{{{pairs}}} {value:.10g}\n"

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -39,6 +38,7 @@ from dtrain.runs.self_report import (
     OwnPace,
     OwnUsage,
     Unreached,
+    WaitedFor,
     exposure,
     introduction,
     time_text,
@@ -100,8 +100,7 @@ class Reporter(Account):
         self.bytes_moved: Callable[[], tuple[int, int]] | None = None
         self._waiting: tuple[object, float] | None = None
         self._behind: dict[str, str | None] = {}
-        self._behind_waits: dict[str, str | None] = {}
-        self._waited_for: defaultdict[str, float] = defaultdict(float)
+        self._waited_for = WaitedFor()
         self._announcements = None if assignment.watched else Announcements()
         measured = assignment.watched and assignment.spec.on is On.LOCAL  # by whoever reads the status
         self._usage = None if measured else OwnUsage(time.monotonic())
@@ -170,8 +169,7 @@ class Reporter(Account):
             whom, since_s = self._waiting
             self._waited_s += now - since_s
             if now - since_s >= NAMED_S and self.activity.sheet.is_waiting:
-                tasks = str(getattr(whom, "tasks", whom))
-                self._waited_for[", ".join(self._others(self._behind_waits, tasks)) or tasks] += now - since_s
+                self._waited_for.add(str(getattr(whom, "tasks", whom)), now - since_s)
             if self.trace.on:
                 self.trace.span("wait", since_s, now, str(whom))
         self._waiting = None if for_whom is None else (for_whom, now)
@@ -181,7 +179,7 @@ class Reporter(Account):
         """Record for whom a server itself waits: so does any task that waits for the server."""
         self._behind[server] = others
         if self._waiting is not None:
-            self._behind_waits[server] = others
+            self._waited_for.sample(server, self._others(server))
 
     def unreached(self, server: str, address: str, reason: str | None) -> None:
         """Record, at every failure, why a server cannot be reached; None: it has been."""
@@ -274,7 +272,7 @@ class Reporter(Account):
         self.status.notices = notices.heard()
         if self.bytes_moved is not None:
             self.status.bytes_sent, self.status.bytes_received = self.bytes_moved()
-        self.activity.sheets[0].waited_for(self._waited_for)
+        self.activity.sheets[0].waited_for(self._waited_for.by_name())
         whom = self._whom(waiting[0]) if waiting and now - waiting[1] >= WAIT_SHOWN_AFTER_S else None
         self.status.waiting_for = whom or self._trying_to_reach(now)
         self.status.waiting_monotonic_s = waiting[1] if self.status.waiting_for and waiting else None
@@ -306,13 +304,13 @@ class Reporter(Account):
             or None
         )
 
-    def _others(self, behind: Mapping[str, str | None], server: str) -> list[str]:
-        named = (behind.get(server) or "").split(", ")
+    def _others(self, server: str) -> list[str]:
+        named = (self._behind.get(server) or "").split(", ")
         return [task for task in named if task not in ("", self.status.task, server)]
 
     def _whom(self, whom: object) -> str:
         waited_for = str(whom)
-        others = self._others(self._behind, waited_for)
+        others = self._others(waited_for)
         return f"{', '.join(others)} (at {waited_for})" if others else waited_for
 
     def write(self) -> None:

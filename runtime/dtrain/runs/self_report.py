@@ -11,7 +11,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -226,6 +227,35 @@ NO_ACTIVITY = Activity()
 
 
 WINDOW_S = 1.0
+
+
+class WaitedFor:
+    """The seconds for which a task has waited, by whom. A server waits for others itself: who they were at
+    samples, taken while this task waited, says how its waits for the server are shared out.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._samples: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, whom: str, for_s: float) -> None:
+        self._seconds[whom] += for_s
+
+    def sample(self, server: str, others: Sequence[str]) -> None:
+        for name in others or [server]:
+            self._samples[server][name] += SHARES // max(1, len(others))
+
+    def by_name(self) -> dict[str, float]:
+        found: defaultdict[str, float] = defaultdict(float)
+        for whom, for_s in list(self._seconds.items()):
+            samples = self._samples.get(whom) or {whom: 1}
+            for name, count in list(samples.items()):
+                found[name] += for_s * count / sum(samples.values())
+        return found
+
+
+SHARES = 60
+"""Of one sample; it can be divided by the small numbers."""
 
 
 class OwnPace:
