@@ -3,6 +3,7 @@
 """
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def counted(launch, replicas):
 @pytest.mark.parametrize("story", [*BY_DAY, *by_night(*sorted(STORIES.keys() - set(BY_DAY)))])
 def test_the_ledger_says_what_a_program_has_counted_for_itself(launcher, story):
     words, causes = STORIES[story]
-    launch = launcher.start(*words)
+    launch = launcher.start("--prometheus", launcher.folder / "run.prom", *words)
     succeeded(launch)
     ledger = report_of(launch.run_dir)["goodput"]
     said, whole_s = ledger["seconds"], ledger["allocated_s"]
@@ -138,4 +139,7 @@ def test_the_ledger_says_what_a_program_has_counted_for_itself(launcher, story):
     assert said["start"] + said["down"] - by_itself["idle"] == near, (said, by_itself)
     rest = ("input", "send", "wait", "checkpoint", "other")
     assert sum(said[cause] for cause in rest) - by_itself["rest"] == near, (said, by_itself)
+    exported = (launcher.folder / "run.prom").read_text()
+    assert f'dtrain_goodput_ratio{{run="{launch.record()["run"]}"}} {ledger["share"]:.10g}\n' in exported
+    assert re.search(r"^dtrain_up\{.*\} 0$", exported, re.MULTILINE)
     assert f"goodput {100 * ledger['share']:.1f} %" in launch.err

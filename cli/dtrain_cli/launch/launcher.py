@@ -49,8 +49,8 @@ from dtrain_cli.plan.run_plan import Machine, RunIdentity, RunPlan, Workload, bu
 from dtrain_cli.queue.line import enter_and_wait
 from dtrain_cli.queue.rules import Ticket
 from dtrain_cli.queue.tickets import TicketFolder, capacity_of_machine
-from dtrain_cli.runs.goodput import exported
 from dtrain_cli.runs.index import Journal, locked_run_directory, new_run_id, register_run
+from dtrain_cli.runs.prometheus import exported
 from dtrain_cli.runs.report import lost_on_the_way, lost_tasks, read_report
 from dtrain_cli.targets.signals import SignalInbox, signal_name
 from dtrain_cli.targets.target import Target

@@ -10,7 +10,7 @@ import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
+from dtrain.formats.bounded_reading import read_regular
 from dtrain.messages.membership import TaskStatus, global_step
 from dtrain.process.life_line import lives, started_s
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.joined import JoinedRecord
+from dtrain.runs.ledger import SHEET_BYTES, Attempt, Sheet, TaskTimes, ledger_of
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
-from dtrain_cli.runs.goodput import read_goodput
 from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names
 from dtrain_cli.targets.kubernetes.run import read_place
 
@@ -101,6 +102,71 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     now_s = time.monotonic() if other_host(record) is None else _clock_there(files, statuses)
     report = build_report(files, record, statuses, usage, alive, now_s)
     return {**report, "goodput": read_goodput(files, record, now_s, alive=alive), "damaged": damaged}
+
+
+_JOURNAL_BYTES_MAX = 256 << 20
+_STOPPED = (0, 143, -15)
+"""How a process ends that has done its work, or was told to stop."""
+
+
+class _Line(msgspec.Struct):
+    event: str
+    time: str
+    monotonic_s: float
+    task: str | None = None
+    attempt: int = 0
+    status: int = 0
+
+
+def read_goodput(files: RunFiles, record: RunRecord, now_s: float, *, alive: bool) -> dict[str, Any] | None:
+    """Return the ledger of the newest launch of a run (`dtrain.runs.ledger`); None: nothing trained in it.
+
+    Args:
+        now_s: the launcher's monotonic clock.
+        alive: whether the run goes on.
+    """
+    lines = {(each.event, each.task, each.attempt): each for each in _lines(files, record.started or "")}
+    left = {task.task for task in record.tasks if task.state in (TaskState.SUCCEEDED, TaskState.STOPPED)}
+    tasks = {}
+    for task in map(str, files.tasks()):
+        attempts = []
+        started = [attempt for event, of, attempt in lines if (event, of) == ("started", task)]
+        for number in started or list(files.attempts(TaskId.parse(task)))[-1:]:  # a worker has come by itself
+            sheets = _sheets(files, task, number)
+            begun, end = lines.get(("started", task, number)), lines.get(("exited", task, number))
+            begun_s = begun.monotonic_s if begun else min((sheet.begun_s for sheet in sheets), default=now_s)
+            ended_s = end.monotonic_s if end else None
+            if end is None and not (begun and alive):  # nobody saw its end
+                ended_s = max((sheet.since_s for sheet in sheets), default=begun_s)
+            laid = [sheet.within(begun_s, ended_s or now_s) for sheet in sheets]
+            attempts.append(Attempt(begun_s, ended_s, end is not None and end.status not in _STOPPED, laid))
+        tasks[task] = TaskTimes(attempts, task in left or not started)
+    ends = [line.monotonic_s for line in lines.values()]
+    final = record.state not in LIVE_RUN_STATES
+    saved_step = None
+    if final and record.state is not RunState.SUCCEEDED:
+        saved_step = record.saved.step if record.saved is not None else 0
+    end_s = now_s if alive else max(ends, default=now_s)
+    return ledger_of(tasks, end_s, final=final, saved_step=saved_step)
+
+
+def _lines(files: RunFiles, since: str) -> Iterator[_Line]:
+    with contextlib.suppress(OSError):
+        for text in read_regular(files.journal, _JOURNAL_BYTES_MAX, follow=False).splitlines():
+            with contextlib.suppress(msgspec.DecodeError):
+                line = msgspec.json.decode(text, type=_Line)
+                if line.time >= since:
+                    yield line
+
+
+def _sheets(files: RunFiles, task: str, attempt: int) -> list[Sheet]:
+    """Return the timesheets of an attempt that can be read."""
+    pattern = files.seconds(TaskId.parse(task), attempt, "*")
+    sheets = []
+    for path in sorted(pattern.parent.glob(pattern.name)):
+        with contextlib.suppress(OSError):
+            sheets.append(Sheet.read(read_regular(path, SHEET_BYTES, follow=False)))
+    return [sheet for sheet in sheets if sheet is not None]
 
 
 def _clock_there(files: RunFiles, statuses: Mapping[str, TaskStatus | None]) -> float:

@@ -14,19 +14,20 @@ has numbers of 8 bytes, and behind them a text: the seconds of waiting by whom, 
 import contextlib
 import json
 import math
-from bisect import bisect_right
-from collections import defaultdict
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any
+from itertools import accumulate, chain, pairwise
+from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.messages import Verdict
 
 
 class Cause(StrEnum):
-    """What has become of a replica-second."""
+    """The cause of a replica-second: use, or what it was lost by."""
 
     GOOD = "good"
     START = "start"
@@ -44,13 +45,41 @@ class Cause(StrEnum):
 
 CAUSES = tuple(Cause)
 GOOD, START, INPUT, SEND, WAIT = range(5)
-CHECKPOINT, OTHER = CAUSES.index(Cause.CHECKPOINT), CAUSES.index(Cause.OTHER)
+_LATE, _, _RECOMPUTED, _ROLLED_BACK, CHECKPOINT, _, OTHER = range(5, len(CAUSES))
 COMPUTE = len(CAUSES)
 """The state of a replica that computes a part; its seconds are in flight."""
-_STATE, _SINCE_S, _BEGUN_S, _MARKS, _FIRST_MARK = range(COMPUTE + 1, COMPUTE + 6)
-MARKS_MAX = 512
-"""So many moments at which something counted are kept; of more, evenly spread ones."""
-_NUMBERS_BYTES = 8 * (_FIRST_MARK + 3 * MARKS_MAX)
+_FORMAT, _STATE, _SINCE_S, _BEGUN_S, _MARKS_COUNT, _RETURNS_COUNT, _FIRST = range(COMPUTE + 1, COMPUTE + 8)
+FORMAT = 1.0
+
+
+class _Table(NamedTuple):
+    """The places of rows of numbers in a timesheet."""
+
+    rows: int
+    first: int
+    width: int
+    most: int
+
+    @property
+    def end(self) -> int:
+        return self.first + self.width * self.most
+
+    def read(self, numbers: Any) -> list[tuple[float, ...]]:
+        last = self.first + self.width * min(int(numbers[self.rows]), self.most)
+        return [tuple(numbers[place : place + self.width]) for place in range(self.first, last, self.width)]
+
+    def write(self, numbers: Any, rows: Sequence[tuple[float, ...]]) -> int:
+        for place, value in enumerate(chain(*rows), self.first):
+            numbers[place] = value
+        numbers[self.rows] = len(rows)
+        return len(rows)
+
+
+_MARKS = _Table(_MARKS_COUNT, _FIRST, 3, 512)
+"""Moments, ascending versions and the seconds that had counted by then; of very many, evenly spread ones."""
+_RETURNS = _Table(_RETURNS_COUNT, _MARKS.end, 2, 64)
+"""Moments and the versions to which the replica returned; a later return to less covers an earlier one."""
+_NUMBERS_BYTES = 8 * _RETURNS.end
 _TEXT_BYTES = 4096
 SHEET_BYTES = _NUMBERS_BYTES + _TEXT_BYTES
 _NAMES_MAX = 32
@@ -66,11 +95,7 @@ class Timesheet:
     """The account of one replica of one process, which the thread that trains writes."""
 
     def __init__(
-        self,
-        memory: Any,
-        clock: Callable[[], float],
-        stale: Cause = Cause.STALE,
-        begun_s: float | None = None,
+        self, memory: Any, clock: Callable[[], float], stale: Cause, begun_s: float | None = None
     ) -> None:
         """Begin an account in writable memory of `SHEET_BYTES` zeros.
 
@@ -85,13 +110,9 @@ class Timesheet:
         self._since_s = self._asked_s = clock() if begun_s is None else begun_s
         self._state = self._before = START
         self._version = self._parts = 0
-        self._stride = self._merged = 1
+        self._stride = self._merged = 1  # each mark stands for so many; the last one so far
         self._numbers[_BEGUN_S] = self._numbers[_SINCE_S] = self._since_s
-        self._numbers[_STATE] = START
-
-    @property
-    def is_waiting(self) -> bool:
-        return self._state == WAIT
+        self._numbers[_STATE], self._numbers[_FORMAT] = START, FORMAT
 
     def to(self, state: int) -> int:
         """Begin to count seconds for a state; return the state before."""
@@ -104,12 +125,16 @@ class Timesheet:
         self._state, self._since_s = state, now_s
         return before
 
-    def waits(self, *, on: bool) -> None:
-        """Note that the replica waits for others, or does so no more. Before training that is its start."""
-        if on and self._state not in (WAIT, START):
-            self._before = self.to(WAIT)
-        elif not on and self._state == WAIT:
+    def waits(self, *, on: bool) -> bool:
+        """Note that the replica waits for others, or does so no more; return whether it did so before.
+
+        A wait before training is part of the start.
+        """
+        if (did := self._state == WAIT) and not on:
             self.to(self._before)
+        elif on and not did and self._state != START:
+            self._before = self.to(WAIT)
+        return did
 
     def sends(self) -> None:
         """Note that a part is computed, and is on its way now."""
@@ -151,12 +176,12 @@ class Timesheet:
         seconds, self._parts, numbers[COMPUTE] = numbers[COMPUTE], 0, 0.0
         if cause is Cause.GOOD and 0 < accepted < parts:  # of several parts to one version
             good_s = seconds * accepted / parts
-            numbers[CAUSES.index(Cause.LATE)] += seconds - good_s
+            numbers[_LATE] += seconds - good_s
             seconds = good_s
         numbers[CAUSES.index(cause)] += seconds
         if cause is Cause.GOOD:
             self._version = version
-            self._mark(version)
+            self._mark(version, self._since_s)
 
     def waited_for(self, seconds: Mapping[str, float]) -> None:
         """Write down by whom the waits are, those that took longest."""
@@ -166,56 +191,40 @@ class Timesheet:
             self._text[:] = text.ljust(_TEXT_BYTES)
 
     def _return_to(self, version: int) -> None:
-        self._version = version
-        self._mark(~version, self._asked_s)
-        self._merged = self._stride
+        """Take back what has counted above a version, and note the return for what others have given."""
+        numbers = self._numbers
+        marks = _MARKS.read(numbers)
+        lost_s = rolled_back_s(marks, [(math.inf, version)])
+        numbers[GOOD] -= lost_s
+        numbers[_ROLLED_BACK] += lost_s
+        _MARKS.write(numbers, [mark for mark in marks if mark[1] <= version])
+        self._version, self._merged = version, self._stride
+        self._mark(version, self._asked_s)
+        returns = [each for each in _RETURNS.read(numbers) if each[1] < version]
+        _RETURNS.write(numbers, [*returns, (self._asked_s, version)][-_RETURNS.most :])
 
-    def _mark(self, version: int, at_s: float | None = None) -> None:
+    def _mark(self, version: int, at_s: float) -> None:
         """Note how much has counted up to a version; the last mark is always exact."""
         numbers = self._numbers
-        count = int(numbers[_MARKS])
-        if version < 0 or self._merged >= self._stride:
-            if count == MARKS_MAX:
-                count = self._thin_out()
-            self._merged = 0
-        else:
-            count -= 1
-        self._merged += 1
-        place = _FIRST_MARK + 3 * count
-        numbers[place] = self._since_s if at_s is None else at_s
-        numbers[place + 1], numbers[place + 2] = version, numbers[GOOD]
-        numbers[_MARKS] = count + 1
-
-    def _thin_out(self) -> int:
-        """Keep every other mark, and every return while there is room; mark half as often from now on."""
-        marks = _marks_in(self._numbers)
-        kept = [mark for number, mark in enumerate(marks) if number % 2 or mark[1] < 0]
-        kept = kept[1::2] if len(kept) > MARKS_MAX * 3 // 4 else kept
-        self._stride *= 2
-        for number, mark in enumerate(kept):
-            for offset, value in enumerate(mark):
-                self._numbers[_FIRST_MARK + 3 * number + offset] = value
-        return len(kept)
-
-
-Mark = tuple[float, float, float]
-"""A moment, a version, and the seconds that had counted by then; ~version: a return to it."""
-
-
-def _marks_in(numbers: Any) -> list[Mark]:
-    count = min(MARKS_MAX, int(numbers[_MARKS]))
-    places = range(_FIRST_MARK, _FIRST_MARK + 3 * count, 3)
-    return [(numbers[place], numbers[place + 1], numbers[place + 2]) for place in places]
+        marks = int(numbers[_MARKS_COUNT]) - (self._merged < self._stride)
+        self._merged = self._merged + 1 if self._merged < self._stride else 1
+        if marks == _MARKS.most:
+            self._stride *= 2
+            marks = _MARKS.write(numbers, _MARKS.read(numbers)[::2])
+        place = _MARKS.first + 3 * marks
+        numbers[place], numbers[place + 1], numbers[place + 2] = at_s, version, numbers[GOOD]
+        numbers[_MARKS_COUNT] = marks + 1
 
 
 class Sheet(msgspec.Struct, frozen=True):
     """A timesheet as it is read: seconds by state, the state since a moment, and the marks."""
 
-    seconds: tuple[float, ...]
+    seconds: Sequence[float]
     state: int
     since_s: float
     begun_s: float
-    marks: Sequence[Mark]
+    marks: Sequence[tuple[float, ...]]
+    returns: Sequence[tuple[float, ...]]
     waited_for: Mapping[str, float]
 
     @classmethod
@@ -224,27 +233,23 @@ class Sheet(msgspec.Struct, frozen=True):
         if len(data) != SHEET_BYTES:
             return None
         numbers = memoryview(data)[:_NUMBERS_BYTES].cast("d")
-        if not all(map(math.isfinite, numbers)) or not numbers[_BEGUN_S] or numbers[_STATE] > COMPUTE:
+        sound = numbers[_FORMAT] == FORMAT and 0 <= numbers[_STATE] <= COMPUTE
+        if not (sound and all(map(math.isfinite, numbers))):
             return None
         names: dict[str, float] = {}
         with contextlib.suppress(msgspec.DecodeError):  # it is empty, or just being written
             names = msgspec.json.decode(data[_NUMBERS_BYTES:].strip(b" \0"), type=dict[str, float])
-        return cls(
-            tuple(numbers[: COMPUTE + 1]),
-            int(numbers[_STATE]),
-            numbers[_SINCE_S],
-            numbers[_BEGUN_S],
-            _marks_in(numbers),
-            names,
-        )
+        moments = numbers[_SINCE_S], numbers[_BEGUN_S]
+        tables = _MARKS.read(numbers), _RETURNS.read(numbers)
+        return cls(numbers[: COMPUTE + 1].tolist(), int(numbers[_STATE]), *moments, *tables, names)
 
     def within(self, begun_s: float, ended_s: float) -> "Sheet":
         """Return it by the clock of which a process has lived for this time; that of another host differs."""
         if begun_s - 1.0 <= self.begun_s <= ended_s + 1.0:
             return self
         by_s = begun_s - self.begun_s
-        marks = [(at_s + by_s, version, good_s) for at_s, version, good_s in self.marks]
-        return msgspec.structs.replace(self, since_s=self.since_s + by_s, begun_s=begun_s, marks=marks)
+        marks, returns = ([(at_s + by_s, *of) for at_s, *of in rows] for rows in (self.marks, self.returns))
+        return replace(self, since_s=self.since_s + by_s, begun_s=begun_s, marks=marks, returns=returns)
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -281,89 +286,68 @@ def ledger_of(
     sheets = [sheet for task in tasks.values() for attempt in task.attempts for sheet in attempt.sheets]
     if all(not sheet.marks for sheet in sheets):
         return None
-    marks = [mark for sheet in sheets for mark in sheet.marks]
-    returns = [(at_s, -version - 1.0) for at_s, version, _ in marks if version < 0]
+    returns = [each for sheet in sheets for each in sheet.returns]
     returns += [] if saved_step is None else [(math.inf, float(saved_step))]
     rows = []
     for name, task in sorted(tasks.items()):
         if (replicas := max((len(attempt.sheets) for attempt in task.attempts), default=0)) == 0:
             continue
-        seconds: defaultdict[str, float] = defaultdict(float)
-        waited: defaultdict[str, float] = defaultdict(float)
-        up_s = task.attempts[0].begun_s
+        parts, up_s, down_s, start_s = [], task.attempts[0].begun_s, 0.0, 0.0
         for attempt in task.attempts:
-            seconds[Cause.DOWN] += replicas * max(0.0, attempt.begun_s - up_s)
+            down_s += max(0.0, attempt.begun_s - up_s)
             up_s = now_s if attempt.ended_s is None else attempt.ended_s
-            for sheet in attempt.sheets:
-                _add(seconds, _seconds_of(attempt, sheet, up_s, returns))
-                _add(waited, sheet.waited_for)
-            seconds[Cause.START] += (replicas - len(attempt.sheets)) * (up_s - attempt.begun_s)
+            parts += [_seconds_of(attempt, sheet, up_s, returns) for sheet in attempt.sheets]
+            start_s += (replicas - len(attempt.sheets)) * (up_s - attempt.begun_s)
         if not task.left:
-            seconds[Cause.DOWN] += replicas * max(0.0, now_s - up_s)
-        rows.append({"task": name, "replicas": replicas, **_row(seconds, waited)})
-    parts = (_add(defaultdict(float), *(row[name] for row in rows)) for name in ("seconds", "waited_for"))
-    whole = _row(*parts)
-    share = whole["seconds"]["good"] / whole["allocated_s"] if whole["allocated_s"] else None
-    return {"share": share and round(share, 6), **whole, "final": final, "tasks": rows}
+            down_s += max(0.0, now_s - up_s)
+        parts.append({Cause.START: start_s, Cause.DOWN: replicas * down_s})
+        waits = [sheet.waited_for for attempt in task.attempts for sheet in attempt.sheets]
+        rows.append({"task": name, "replicas": replicas, **_row(parts, waits)})
+    whole = _row([row["seconds"] for row in rows], [row["waited_for"] for row in rows])
+    share = round(whole["seconds"]["good"] / whole["allocated_s"], 6) if whole["allocated_s"] else None
+    return {"share": share, **whole, "final": final, "tasks": rows}
 
 
-def _add(whole: defaultdict[str, float], *parts: Mapping[Any, float]) -> Mapping[str, float]:
-    for part in parts:
-        for name, each_s in part.items():
-            whole[name] += each_s
-    return whole
-
-
-def _row(seconds: Mapping[str, float], waited_for: Mapping[str, float]) -> dict[str, Any]:
-    rounded = {str(cause): round(seconds.get(cause, 0.0), 4) for cause in CAUSES}
-    longest = sorted(waited_for.items(), key=lambda each: -each[1])
-    return {
-        "allocated_s": round(sum(rounded.values()), 4),
-        "seconds": rounded,
-        "waited_for": {name: round(each_s, 4) for name, each_s in longest},
-    }
+def _row(parts: Sequence[Mapping[Any, float]], waits: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    seconds = {str(cause): round(sum(part.get(cause, 0.0) for part in parts), 4) for cause in CAUSES}
+    names = {name: round(sum(each.get(name, 0.0) for each in waits), 4) for name in chain(*waits)}
+    longest = dict(sorted(names.items(), key=lambda each: -each[1]))
+    return {"allocated_s": round(sum(seconds.values()), 4), "seconds": seconds, "waited_for": longest}
 
 
 def _seconds_of(
-    attempt: Attempt, sheet: Sheet, ended_s: float, returns: Sequence[tuple[float, float]]
+    attempt: Attempt, sheet: Sheet, ended_s: float, returns: Sequence[tuple[float, ...]]
 ) -> dict[Cause, float]:
     """Return the seconds of a replica of an attempt, which add up to its life up to a moment."""
     found = list(sheet.seconds)
     found[sheet.state] += max(0.0, ended_s - sheet.since_s)
     found[START] += max(0.0, sheet.begun_s - attempt.begun_s)
     in_flight_s = found.pop(COMPUTE)
-    seconds = dict(zip(CAUSES, found, strict=True))
-    undecided = Cause.OTHER  # what was computed when the run was stopped, or behind the last step of a loop
+    undecided = OTHER  # what was computed when the run was stopped, or behind the last step of a loop
     if attempt.ended_s is None or (attempt.died and sheet.state == WAIT):
-        undecided = Cause.GOOD
+        undecided = GOOD
     elif attempt.died:
-        undecided = Cause.RECOMPUTED
-    seconds[undecided] += in_flight_s
+        undecided = _RECOMPUTED
+    found[undecided] += in_flight_s
     lost_s = rolled_back_s(sheet.marks, returns)
-    seconds[Cause.GOOD] -= lost_s
-    seconds[Cause.ROLLED_BACK] += lost_s
-    return seconds
+    found[GOOD] -= lost_s
+    found[_ROLLED_BACK] += lost_s
+    return dict(zip(CAUSES, found, strict=True))
 
 
-def rolled_back_s(marks: Sequence[Mark], returns: Iterable[tuple[float, float]]) -> float:
-    """Return how many of the seconds that had counted are lost by returns: (moment, version).
+def rolled_back_s(marks: Sequence[tuple[float, ...]], returns: Iterable[tuple[float, ...]]) -> float:
+    """Return how many of the seconds that had counted at some marks are lost by returns of any replica.
 
-    Between two marks the seconds are taken to be spread evenly over the versions.
+    Between two marks they are taken to be spread evenly over the versions.
     """
     ordered = sorted(returns)
     moments = [at_s for at_s, _ in ordered]
-    lowest = [math.inf] * (len(ordered) + 1)
-    for place in range(len(ordered) - 1, -1, -1):
-        lowest[place] = min(lowest[place + 1], ordered[place][1])
-    lost_s = before = counted_s = 0.0
-    for at_s, version, good_s in marks:
-        if version < 0:
-            before, counted_s = -version - 1.0, good_s
-            continue
-        left = lowest[bisect_right(moments, at_s)]
+    lowest = list(accumulate([math.inf, *(version for _, version in reversed(ordered))], min))[::-1]
+    lost_s = 0.0
+    for (_, before, counted_s), (at_s, version, more_s) in pairwise(marks):
+        left = lowest[bisect_left(moments, at_s)]  # of the returns since then
         if left < version:
-            lost_s += (good_s - counted_s) * (version - max(left, before)) / max(1.0, version - before)
-        before, counted_s = version, good_s
+            lost_s += (more_s - counted_s) * (version - max(left, before)) / max(1.0, version - before)
     return lost_s
 
 

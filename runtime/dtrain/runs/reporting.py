@@ -130,7 +130,7 @@ class Reporter(Account):
         self._path = path
         spec = own.spec
         if own.task.trains and (own.task.role is Role.WORKER or spec.training.chief_trains):
-            count = spec.replicas if isinstance(spec.training, InOneTask) else 1
+            count = max(1, spec.replicas) if isinstance(spec.training, InOneTask) else 1
             names = [files.seconds(own.task, own.attempt, replica) for replica in range(count)]
             self.activity.sheets = [
                 Timesheet(lasting_memory(name, SHEET_BYTES), time.monotonic, stale_means(spec), begun_s())
@@ -165,15 +165,15 @@ class Reporter(Account):
         if self._waiting is not None and self._waiting[0] == for_whom:
             return
         now = time.monotonic()
+        trains = self.activity.sheet.waits(on=for_whom is not None)
         if self._waiting is not None:
             whom, since_s = self._waiting
             self._waited_s += now - since_s
-            if now - since_s >= NAMED_S and self.activity.sheet.is_waiting:
+            if trains and now - since_s >= NAMED_S:
                 self._waited_for.add(str(getattr(whom, "tasks", whom)), now - since_s)
             if self.trace.on:
                 self.trace.span("wait", since_s, now, str(whom))
         self._waiting = None if for_whom is None else (for_whom, now)
-        self.activity.sheet.waits(on=for_whom is not None)
 
     def behind(self, server: str, others: str | None) -> None:
         """Record for whom a server itself waits: so does any task that waits for the server."""

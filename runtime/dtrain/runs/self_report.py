@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -24,7 +24,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.ledger import CHECKPOINT, INPUT, OTHER, SHEET_BYTES, Timesheet
+from dtrain.runs.ledger import CHECKPOINT, INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
 
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
@@ -161,7 +161,7 @@ class Activity:
     """
 
     def __init__(self) -> None:
-        self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic)]
+        self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic, Cause.LATE)]
         self._here = threading.local()
         self.at_s = time.monotonic()
         self.busy_with: str | None = None
@@ -236,26 +236,24 @@ class WaitedFor:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._samples: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._samples: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, whom: str, for_s: float) -> None:
         self._seconds[whom] += for_s
 
     def sample(self, server: str, others: Sequence[str]) -> None:
-        for name in others or [server]:
-            self._samples[server][name] += SHARES // max(1, len(others))
+        self._samples[server] = [*self._samples[server][-SAMPLES_MAX:], *(others or [server])]
 
     def by_name(self) -> dict[str, float]:
         found: defaultdict[str, float] = defaultdict(float)
         for whom, for_s in list(self._seconds.items()):
-            samples = self._samples.get(whom) or {whom: 1}
-            for name, count in list(samples.items()):
-                found[name] += for_s * count / sum(samples.values())
+            names = self._samples.get(whom) or [whom]
+            for name in names:
+                found[name] += for_s / len(names)
         return found
 
 
-SHARES = 60
-"""Of one sample; it can be divided by the small numbers."""
+SAMPLES_MAX = 1000
 
 
 class OwnPace:

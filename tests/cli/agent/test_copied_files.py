@@ -72,3 +72,18 @@ def test_no_other_file_is_copied(path):
     assert not is_record(path)
     assert not grows(path)
     assert not is_order(path)
+
+
+def test_a_timesheet_is_told_now_and_then_and_as_its_task_ends(files):
+    copied = CopiedFiles(files.directory, {})
+    copied.follow(WORKER, 0)
+    sheet = files.seconds(WORKER, 0, 0)
+    sheet.write_bytes(b"\xff\x00 first")
+    assert is_record("tasks/worker-1/attempt-0/seconds-0.bin")
+    told = [each for _ in range(60) for each in copied.news()]
+    assert set(told) == {Replaced("tasks/worker-1/attempt-0/seconds-0.bin", b"\xff\x00 first")}
+    assert 2 <= len(told) <= 4
+    sheet.write_bytes(b"\xff\x00 last.")  # as memory is written: nothing but the bytes need change
+    assert list(copied.rest(WORKER)) == [
+        Replaced("tasks/worker-1/attempt-0/seconds-0.bin", b"\xff\x00 last.")
+    ]

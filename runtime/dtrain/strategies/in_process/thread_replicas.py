@@ -22,7 +22,7 @@ from dtrain.parameters.store import Store
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.runs.ledger import WAIT
+from dtrain.runs.ledger import COMPUTE, WAIT
 from dtrain.strategies.in_process.machine import Given, NextStep, SharedSteps
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.replicas import reduction
@@ -174,8 +174,9 @@ class SharedTraining:
                     steps.refuse(rank, given.part)
                 step = steps.decided()
             if step is not None:
-                with self.training.computing():
-                    self._make(rank, step)
+                self.training.activity.sheet.to(COMPUTE)
+                self._make(rank, step)
+                self.training.activity.sheet.to(WAIT)
             if steps.turns != turns:
                 self.changed.notify_all()
             if given.examples and not finite:
@@ -271,7 +272,7 @@ class ThreadReplica(LocalReplica):
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         if self.training.reporter is not None:
             self.training.reporter.slow_down(self._begun_s)
-            self.training.reporter.activity.sheet.to(WAIT)
+        self.training.activity.sheet.to(WAIT)
         self._meeting.ended(self.rank) if examples else self._meeting.leave(self.rank)
         blocks: Sequence[Array] = self.blocks() if examples else ()
         given = Given(self._part, blocks, examples, sums, loss)

@@ -1,8 +1,7 @@
 """Calls of `fit` whose variables lie in this process: the same rules as a server's, without a server."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
-from dtrain.runs.ledger import COMPUTE
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
@@ -72,6 +70,7 @@ class LocalTraining(Training, Leader):
         self.weights = self.state.weights
         self.store = store
         self.reporter = reporter
+        self.activity = NO_ACTIVITY if reporter is None else reporter.activity
         trace = NO_TRACE if reporter is None else reporter.trace
         self._apply = trace.timed("apply", store.apply)
         self.first_step = start.state.lineage.first_step
@@ -148,16 +147,6 @@ class LocalTraining(Training, Leader):
             self.state.global_step += 1
         if self.reporter is not None:
             self.reporter.progress(self.global_step, loss, examples)
-
-    @contextmanager
-    def computing(self) -> Iterator[None]:
-        """Account for this thread's time as computing."""
-        sheet = NO_ACTIVITY.sheet if self.reporter is None else self.reporter.activity.sheet
-        before = sheet.to(COMPUTE)
-        try:
-            yield
-        finally:
-            sheet.to(before)
 
     def pass_over(self, part: int) -> Outcome:
         """Use up a part of a batch that has no examples at all: no version is made of it."""
