@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dtrain.errors import DtrainError, SpecError
+from dtrain.errors import DtrainError
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.runs.report import read_report
 
@@ -36,37 +36,29 @@ _FIELDS = {
 def exported(path: Path | None, directory: Path) -> Iterator[None]:
     """Keep a textfile for Prometheus about the run in a directory, new every 5 s and at the end.
 
-    Raises:
-        SpecError: the file cannot be written now. Later nothing of it disturbs the run.
+    A file that cannot be written disturbs no run.
     """
     if path is None:
         yield
         return
-    stopped = threading.Event()
-
-    def write() -> None:
-        aside = path.with_name(f".{path.name}.{os.getpid()}")  # a reader takes names that end in .prom
-        aside.write_text(exposition(read_report(directory)), encoding="utf-8")
-        aside.replace(path)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # a reader takes names that end in .prom
+    last = threading.Event()
 
     def run() -> None:
         over = False
         while not over:
-            over = stopped.wait(EVERY_S)
             with contextlib.suppress(OSError, DtrainError):
-                write()
+                aside.write_text(exposition(read_report(directory)), encoding="utf-8")
+                aside.replace(path)
+            over = last.is_set()
+            last.wait(EVERY_S)
 
-    try:
-        write()
-    except OSError as error:
-        why = f"{path} cannot be written: {error.strerror}"
-        raise SpecError(f"--prometheus: {why}; give a file in a folder that is there and yours") from None
     thread = threading.Thread(target=run, name="prometheus", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        stopped.set()
+        last.set()
         thread.join()
 
 

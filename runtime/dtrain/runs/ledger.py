@@ -45,7 +45,7 @@ class Cause(StrEnum):
 
 CAUSES = tuple(Cause)
 GOOD, START, INPUT, SEND, WAIT = range(5)
-_LATE, _, _RECOMPUTED, _ROLLED_BACK, CHECKPOINT, _, OTHER = range(5, len(CAUSES))
+_LATE, _STALE, _RECOMPUTED, _ROLLED_BACK, CHECKPOINT, _, OTHER = range(5, len(CAUSES))
 COMPUTE = len(CAUSES)
 """The state of a replica that computes a part; its seconds are in flight."""
 _FORMAT, _STATE, _SINCE_S, _BEGUN_S, _MARKS_COUNT, _RETURNS_COUNT, _FIRST = range(COMPUTE + 1, COMPUTE + 8)
@@ -60,10 +60,6 @@ class _Table(NamedTuple):
     width: int
     most: int
 
-    @property
-    def end(self) -> int:
-        return self.first + self.width * self.most
-
     def read(self, numbers: Any) -> list[tuple[float, ...]]:
         last = self.first + self.width * min(int(numbers[self.rows]), self.most)
         return [tuple(numbers[place : place + self.width]) for place in range(self.first, last, self.width)]
@@ -77,18 +73,15 @@ class _Table(NamedTuple):
 
 _MARKS = _Table(_MARKS_COUNT, _FIRST, 3, 512)
 """Moments, ascending versions and the seconds that had counted by then; of very many, evenly spread ones."""
-_RETURNS = _Table(_RETURNS_COUNT, _MARKS.end, 2, 64)
+_RETURNS = _Table(_RETURNS_COUNT, _FIRST + 3 * 512, 2, 64)
 """Moments and the versions to which the replica returned; a later return to less covers an earlier one."""
-_NUMBERS_BYTES = 8 * _RETURNS.end
+_NUMBERS_BYTES = 8 * (_RETURNS.first + 2 * 64)
 _TEXT_BYTES = 4096
 SHEET_BYTES = _NUMBERS_BYTES + _TEXT_BYTES
 _NAMES_MAX = 32
-_VERDICTS = {
-    Verdict.ACCEPTED: Cause.GOOD,
-    Verdict.REFUSED: Cause.STALE,
-    Verdict.FINISHED: Cause.LATE,
-    Verdict.VOID: Cause.ROLLED_BACK,
-}
+_VERDICTS = {Verdict.REFUSED: _STALE, Verdict.FINISHED: _LATE, Verdict.VOID: _ROLLED_BACK}
+_MARKED_AFTER_S = 0.001
+"""Steps that follow faster have a mark together."""
 
 
 class Timesheet:
@@ -106,10 +99,11 @@ class Timesheet:
         self._numbers = memoryview(memory)[:_NUMBERS_BYTES].cast("d")
         self._text = memoryview(memory)[_NUMBERS_BYTES:SHEET_BYTES]
         self._clock = clock
-        self._verdicts = {**_VERDICTS, Verdict.STALE: stale}
+        self._verdicts = {**_VERDICTS, Verdict.STALE: CAUSES.index(stale)}
         self._since_s = self._asked_s = clock() if begun_s is None else begun_s
         self._state = self._before = START
         self._version = self._parts = 0
+        self._marked_s = 0.0
         self._stride = self._merged = 1  # each mark stands for so many; the last one so far
         self._numbers[_BEGUN_S] = self._numbers[_SINCE_S] = self._since_s
         self._numbers[_STATE], self._numbers[_FORMAT] = START, FORMAT
@@ -117,12 +111,11 @@ class Timesheet:
     def to(self, state: int) -> int:
         """Begin to count seconds for a state; return the state before."""
         before = self._state
-        if state == before:
-            return before
-        numbers, now_s = self._numbers, self._clock()
-        numbers[before] += now_s - self._since_s
-        numbers[_STATE], numbers[_SINCE_S] = state, now_s
-        self._state, self._since_s = state, now_s
+        if state != before:
+            numbers, now_s = self._numbers, self._clock()
+            numbers[before] += now_s - self._since_s
+            numbers[_STATE] = self._state = state
+            numbers[_SINCE_S] = self._since_s = now_s
         return before
 
     def waits(self, *, on: bool) -> bool:
@@ -169,19 +162,19 @@ class Timesheet:
         self._parts += 1
         if verdict is Verdict.PENDING:
             return
-        cause = self._verdicts[verdict]
-        if cause is Cause.ROLLED_BACK or version < self._version:
-            self._return_to(version - (cause is Cause.GOOD))
+        cause = GOOD if verdict is Verdict.ACCEPTED else self._verdicts[verdict]
+        if cause == _ROLLED_BACK or version < self._version:
+            self._return_to(version - (cause == GOOD))
         numbers, parts = self._numbers, self._parts
-        seconds, self._parts, numbers[COMPUTE] = numbers[COMPUTE], 0, 0.0
-        if cause is Cause.GOOD and 0 < accepted < parts:  # of several parts to one version
-            good_s = seconds * accepted / parts
-            numbers[_LATE] += seconds - good_s
-            seconds = good_s
-        numbers[CAUSES.index(cause)] += seconds
-        if cause is Cause.GOOD:
+        seconds, numbers[COMPUTE], self._parts = numbers[COMPUTE], 0.0, 0
+        if cause == GOOD and 0 < accepted < parts:  # of several parts to one version
+            numbers[_LATE] += seconds * (parts - accepted) / parts
+            seconds *= accepted / parts
+        numbers[cause] += seconds
+        if cause == GOOD:
             self._version = version
-            self._mark(version, self._since_s)
+            if self._since_s >= self._marked_s + _MARKED_AFTER_S:
+                self._mark(version, self._since_s)
 
     def waited_for(self, seconds: Mapping[str, float]) -> None:
         """Write down by whom the waits are, those that took longest."""
@@ -205,7 +198,7 @@ class Timesheet:
 
     def _mark(self, version: int, at_s: float) -> None:
         """Note how much has counted up to a version; the last mark is always exact."""
-        numbers = self._numbers
+        numbers, self._marked_s = self._numbers, at_s
         marks = int(numbers[_MARKS_COUNT]) - (self._merged < self._stride)
         self._merged = self._merged + 1 if self._merged < self._stride else 1
         if marks == _MARKS.most:

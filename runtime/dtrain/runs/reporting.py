@@ -170,7 +170,7 @@ class Reporter(Account):
             whom, since_s = self._waiting
             self._waited_s += now - since_s
             if trains and now - since_s >= NAMED_S:
-                self._waited_for.add(str(getattr(whom, "tasks", whom)), now - since_s)
+                self._waited_for.add(str(whom), now - since_s)
             if self.trace.on:
                 self.trace.span("wait", since_s, now, str(whom))
         self._waiting = None if for_whom is None else (for_whom, now)
@@ -395,8 +395,6 @@ def lasting_memory(path: Path, nbytes: int) -> mmap.mmap | bytearray:
         try:
             os.posix_fallocate(file, 0, nbytes)  # else a full disk would end the process at a write
             return mmap.mmap(file, nbytes)
-        except OSError:
-            path.unlink(missing_ok=True)
         finally:
             os.close(file)
     return bytearray(nbytes)

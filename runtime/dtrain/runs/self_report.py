@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -24,7 +24,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.ledger import CHECKPOINT, INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
+from dtrain.runs.ledger import INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
 
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
@@ -147,9 +147,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-LAST_CHECKPOINT = "the last checkpoint"
-
-
 class Activity:
     """The account of one task, written by the thread that trains.
 
@@ -162,7 +159,7 @@ class Activity:
 
     def __init__(self) -> None:
         self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic, Cause.LATE)]
-        self._here = threading.local()
+        self._here: dict[int, Timesheet] = {}
         self.at_s = time.monotonic()
         self.busy_with: str | None = None
         self.input_s = 0.0
@@ -187,12 +184,13 @@ class Activity:
     @property
     def sheet(self) -> Timesheet:
         """The timesheet of the replica that this thread computes."""
-        sheet: Timesheet = getattr(self._here, "sheet", self.sheets[0])
-        return sheet
+        return self._here.get(threading.get_ident(), self.sheets[0]) if self._here else self.sheets[0]
 
     def computes(self, replica: int) -> Timesheet:
         """Note which of the task's replicas this thread computes, and return its timesheet."""
-        sheet = self._here.sheet = self.sheets[replica % len(self.sheets)]
+        if len(self.sheets) == 1:
+            return self.sheets[0]
+        sheet = self._here[threading.get_ident()] = self.sheets[replica % len(self.sheets)]
         return sheet
 
     def reading(self, read: Callable[P, R]) -> Callable[P, R]:
@@ -206,19 +204,19 @@ class Activity:
                 self.beat()
                 self.input_s += self.at_s - begun_s
                 self.reading_since_s = None
-                self.sheet.to(before)
+                if before != OTHER:  # else computing is next
+                    self.sheet.to(before)
 
         return timed
 
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        before = self.busy_with, self.sheet.to(CHECKPOINT if what == LAST_CHECKPOINT else OTHER)
+        before = self.busy_with
         self.busy_with = what
         try:
             yield
         finally:
-            self.busy_with, state = before
-            self.sheet.to(state)
+            self.busy_with = before
             self.beat()
 
 
@@ -236,24 +234,25 @@ class WaitedFor:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._samples: defaultdict[str, list[str]] = defaultdict(list)
+        self._samples: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=1000))
 
     def add(self, whom: str, for_s: float) -> None:
-        self._seconds[whom] += for_s
+        """Add a wait for whom its text names: ``worker:1, worker:2, gradient of step 7``."""
+        names = [each for each in whom.split(", ") if each.partition(":")[2].isdigit()]
+        for name in names:
+            self._seconds[name] += for_s / len(names)
 
     def sample(self, server: str, others: Sequence[str]) -> None:
-        self._samples[server] = [*self._samples[server][-SAMPLES_MAX:], *(others or [server])]
+        names = [each for each in others if ":" in each]  # else "3 more"
+        self._samples[server].extend(names or [server])
 
     def by_name(self) -> dict[str, float]:
         found: defaultdict[str, float] = defaultdict(float)
         for whom, for_s in list(self._seconds.items()):
-            names = self._samples.get(whom) or [whom]
+            names = list(self._samples.get(whom) or [whom])
             for name in names:
                 found[name] += for_s / len(names)
         return found
-
-
-SAMPLES_MAX = 1000
 
 
 class OwnPace:

@@ -23,6 +23,7 @@ from dtrain.runs.ledger import (
     ledger_of,
     ledger_text,
 )
+from dtrain.runs.self_report import WaitedFor
 
 
 class Replica:
@@ -248,6 +249,17 @@ def test_a_timesheet_changed_at_random_is_read_or_left_out():
         if sheet is not None:
             found = ledger(Attempt(0.0, 5.0, True, [sheet]))
             assert found is None or all(map(math.isfinite, found["seconds"].values()))
+
+
+def test_waits_are_shared_among_those_who_are_named_and_those_a_server_waits_for():
+    waited = WaitedFor()
+    waited.add("worker:1, worker:2, gradient of step 7", 2.0)
+    waited.add("the members, the end of their step", 5.0)
+    waited.add("ps:0", 4.0)
+    assert waited.by_name() == {"worker:1": 1.0, "worker:2": 1.0, "ps:0": 4.0}
+    for others in (["worker:3"], ["worker:3"], ["worker:3"], []):
+        waited.sample("ps:0", others)
+    assert waited.by_name() == {"worker:1": 1.0, "worker:2": 1.0, "worker:3": 3.0, "ps:0": 1.0}
 
 
 def test_the_line_adds_up_to_a_hundred():

@@ -4,11 +4,14 @@ import re
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 from launching import wait_until
+from row_by_row import every_row
 
 from dtrain.errors import SpecError
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
+from dtrain_cli.main import cli
 from dtrain_cli.runs import prometheus
 from dtrain_cli.runs.prometheus import exported, exposition
 
@@ -107,10 +110,11 @@ def run_dir(tmp_path):
     return files.directory
 
 
-def test_the_file_is_there_from_the_start_and_is_replaced_as_a_whole(run_dir, tmp_path, monkeypatch):
+def test_the_file_is_soon_there_and_is_replaced_as_a_whole(run_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(prometheus, "EVERY_S", 0.001)
     path = tmp_path / "dtrain.prom"
     with exported(path, run_dir):
+        wait_until(path.exists, "the first file")
         first = path.stat().st_mtime_ns
         parsed(path.read_text())
         wait_until(lambda: path.stat().st_mtime_ns != first, "another file")
@@ -119,9 +123,29 @@ def test_the_file_is_there_from_the_start_and_is_replaced_as_a_whole(run_dir, tm
     assert [each.name for each in tmp_path.iterdir() if "prom" in each.name] == ["dtrain.prom"]
 
 
-def test_a_file_that_cannot_be_written_is_said_before_anything_starts(run_dir, tmp_path):
-    with pytest.raises(SpecError, match=r"--prometheus: .*/none/x\.prom cannot be written: No such file"):
-        exported(tmp_path / "none" / "x.prom", run_dir).__enter__()
+def test_a_file_that_cannot_be_written_disturbs_no_run(run_dir, tmp_path):
+    with exported(tmp_path / "none" / "x.prom", run_dir):
+        pass
+    assert not (tmp_path / "none").exists()
+
+
+@every_row(
+    "words, said", [(["--on", "local"], "is no folder"), (["--on", "kubernetes"], "on kubernetes nothing")]
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_starts(tmp_path, words, said):
+    program = tmp_path / "program.py"
+    program.write_text("")
+    options = [
+        "launch",
+        "--runs-dir",
+        str(tmp_path / "runs"),
+        "--prometheus",
+        str(tmp_path / "none" / "x.prom"),
+    ]
+    found = CliRunner().invoke(cli, [*options, *words, str(program)], standalone_mode=False)
+    assert isinstance(found.exception, SpecError)
+    assert said in str(found.exception)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_without_a_file_nothing_is_written(run_dir, tmp_path):

@@ -129,12 +129,9 @@ class Awaited(NamedTuple):
     what: str
     elsewhere: str = ""
 
-    @property
-    def tasks(self) -> str:
-        return ", ".join([*map(self.name_of, self.ranks), *([self.elsewhere] if self.elsewhere else [])])
-
     def __str__(self) -> str:
-        return f"{self.tasks}, {self.what}"
+        names = [*map(self.name_of, self.ranks), *([self.elsewhere] if self.elsewhere else [])]
+        return f"{', '.join(names)}, {self.what}"
 
 
 class Waits(msgspec.Struct, frozen=True):

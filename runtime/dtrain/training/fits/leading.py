@@ -21,7 +21,8 @@ from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
-from dtrain.runs.self_report import LAST_CHECKPOINT, Activity
+from dtrain.runs.ledger import CHECKPOINT
+from dtrain.runs.self_report import Activity
 from dtrain.runs.trial_reports import append_report, prune_is_ordered
 from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
 from dtrain.training.architecture import Architecture
@@ -347,8 +348,11 @@ class Leading:
         self.begin_epoch(epoch)
 
     def conclude(self) -> bool:
-        with self.activity.busy(LAST_CHECKPOINT):
-            return self.training.leader is not None and self.training.leader.conclude()
+        before = self.activity.sheet.to(CHECKPOINT)
+        with self.activity.busy("the last checkpoint"):
+            concluded = self.training.leader is not None and self.training.leader.conclude()
+        self.activity.sheet.to(before)
+        return concluded
 
     # Batches
 
