@@ -13,6 +13,7 @@ from rich.console import Console
 from security.mutations import SCALARS, some_bytes, some_json
 from security.readers import Reader, files_of, of_bytes
 
+from dtrain.messages import Verdict
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import (
@@ -24,6 +25,7 @@ from dtrain.runs.files import (
     read_record,
     write_record,
 )
+from dtrain.runs.ledger import COMPUTE, SHEET_BYTES, Cause, Timesheet
 from dtrain.runs.trace import read_trace
 from dtrain_cli.console.run_table import runs_table, status_table
 from dtrain_cli.runs.index import find_run, survey
@@ -81,10 +83,25 @@ def records(folder: Path) -> Reader:
     files.trace(dt_task("chief:0"), 0).write_text(
         '{"kind": "span", "name": "x", "at_s": 1.0, "for_s": 0.1}\n'
     )
+    memory = bytearray(SHEET_BYTES)
+    sheet = Timesheet(memory, iter(range(5, 100)).__next__, Cause.LATE)
+    sheet.begins(0)
+    for verdict in (Verdict.ACCEPTED, Verdict.ACCEPTED, Verdict.VOID, Verdict.ACCEPTED):
+        sheet.to(COMPUTE)
+        sheet.judged(verdict, 0, 1)
+    sheet.waited_for({"ps:0": 2.0})
+    files.seconds(dt_task("chief:0"), 0, 0).write_bytes(memory)
+    line = {"time": "2026-11-21T10:00:01.000+00:00", "task": "chief:0", "attempt": 0}
+    started = {"event": "started", "monotonic_s": 1.5, **line, "pid": 1}
+    exited = {"event": "exited", "monotonic_s": 50.5, **line, "status": -9}
+    files.journal.write_text(f"{json.dumps(started)}\n{json.dumps(exited)}\n")
+    assert read_report(files.directory)["goodput"]["seconds"]["good"] > 0
     sound = [files_of(files.directory)]
 
     def structured(name: str, data: bytes, chance: Random) -> bytes:
-        return some_json(data, chance)
+        if name.endswith(".bin"):
+            return some_bytes(data, [bytes(memory)], chance)
+        return b"\n".join(some_json(line, chance) for line in (data.splitlines() or [data]))
 
     def read(path: Path) -> None:
         for found in survey(path.parent).runs:

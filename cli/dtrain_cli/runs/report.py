@@ -18,7 +18,7 @@ import msgspec
 
 from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, RunNotFoundError
-from dtrain.formats.bounded_reading import read_regular
+from dtrain.formats.bounded_reading import Moment, read_regular
 from dtrain.messages.membership import TaskStatus, global_step
 from dtrain.process.life_line import lives, started_s
 from dtrain.process.plain_text import plain
@@ -112,7 +112,7 @@ _STOPPED = (0, 143, -15)
 class _Line(msgspec.Struct):
     event: str
     time: str
-    monotonic_s: float
+    monotonic_s: Moment
     task: str | None = None
     attempt: int = 0
     status: int = 0
@@ -153,7 +153,7 @@ def read_goodput(files: RunFiles, record: RunRecord, now_s: float, *, alive: boo
 def _lines(files: RunFiles, since: str) -> Iterator[_Line]:
     with contextlib.suppress(OSError):
         for text in read_regular(files.journal, _JOURNAL_BYTES_MAX, follow=False).splitlines():
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(ValueError, RecursionError):
                 line = msgspec.json.decode(text, type=_Line)
                 if line.time >= since:
                     yield line

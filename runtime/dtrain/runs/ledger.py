@@ -49,7 +49,7 @@ _LATE, _STALE, _RECOMPUTED, _ROLLED_BACK, CHECKPOINT, _, OTHER = range(5, len(CA
 COMPUTE = len(CAUSES)
 """The state of a replica that computes a part; its seconds are in flight."""
 _FORMAT, _STATE, _SINCE_S, _BEGUN_S, _MARKS_COUNT, _RETURNS_COUNT, _FIRST = range(COMPUTE + 1, COMPUTE + 8)
-FORMAT = 1.0
+FORMAT, _MOST = 1.0, 1e15
 
 
 class _Table(NamedTuple):
@@ -227,10 +227,10 @@ class Sheet(msgspec.Struct, frozen=True):
             return None
         numbers = memoryview(data)[:_NUMBERS_BYTES].cast("d")
         sound = numbers[_FORMAT] == FORMAT and 0 <= numbers[_STATE] <= COMPUTE
-        if not (sound and all(map(math.isfinite, numbers))):
+        if not (sound and all(-_MOST < number < _MOST for number in numbers)):
             return None
         names: dict[str, float] = {}
-        with contextlib.suppress(msgspec.DecodeError):  # it is empty, or just being written
+        with contextlib.suppress(ValueError):  # it is empty, or just being written
             names = msgspec.json.decode(data[_NUMBERS_BYTES:].strip(b" \0"), type=dict[str, float])
         moments = numbers[_SINCE_S], numbers[_BEGUN_S]
         tables = _MARKS.read(numbers), _RETURNS.read(numbers)
