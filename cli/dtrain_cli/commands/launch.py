@@ -108,8 +108,11 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
 
         wanted = with_settings_of_run(wanted)
     engine = engine_of(wanted)
-    if wanted.prometheus is not None:
-        _check_prometheus(wanted.prometheus.absolute(), known=engine is not On.KUBERNETES)
+    file = wanted.prometheus
+    if file is not None and engine is On.KUBERNETES:
+        raise SpecError("--prometheus: on kubernetes nothing is known of the tasks' time; leave it away")
+    if file is not None and not os.access(file.absolute().parent, os.W_OK | os.X_OK):
+        raise SpecError(f"--prometheus: {file.parent} is no folder that you may write to; name a file in one")
     if engine is not On.LOCAL:
         if wanted.queue:
             raise SpecError(
@@ -120,13 +123,6 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     return launch_here(wanted)
-
-
-def _check_prometheus(file: Path, *, known: bool) -> None:
-    if not known:
-        raise SpecError("--prometheus: on kubernetes nothing is known of the tasks' time; leave it away")
-    if not os.access(file.parent, os.W_OK | os.X_OK):
-        raise SpecError(f"--prometheus: {file.parent} is no folder that you may write to; name a file in one")
 
 
 def _options(words: ProgramWords, sets: tuple[str, ...], options: dict[str, Any]) -> "LaunchOptions":

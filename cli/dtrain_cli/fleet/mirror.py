@@ -85,7 +85,12 @@ class Mirror:
                         file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else last)
                 case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
                     sizes.setdefault(path, 0)
-                    self._replace(path, news.record(), clock)
+                    if (said := news.record()) is not None:
+                        self._replace(path, said, clock)
+                    else:  # a timesheet
+                        aside = self._made(f"{path}.new")
+                        aside.write_bytes(data)
+                        aside.replace(self._run_dir / path)
                 case Changed(path=path) if path in self._said:
                     said = news.on_top_of(self._said[path])
                     if len(json.dumps(said)) <= RECORD_BYTES_MAX:

@@ -24,7 +24,7 @@ from dtrain.process.life_line import lives, started_s
 from dtrain.process.plain_text import plain
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, read_sound
 from dtrain.runs.joined import JoinedRecord
-from dtrain.runs.ledger import SHEET_BYTES, Attempt, Sheet, TaskTimes, ledger_of
+from dtrain.runs.ledger import SHEET_BYTES, Attempt, Sheet, ledger_of
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
 from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names
 from dtrain_cli.targets.kubernetes.run import read_place
@@ -126,6 +126,7 @@ def read_goodput(files: RunFiles, record: RunRecord, now_s: float, *, alive: boo
         alive: whether the run goes on.
     """
     lines = {(each.event, each.task, each.attempt): each for each in _lines(files, record.started or "")}
+    end_s = now_s if alive else max((line.monotonic_s for line in lines.values()), default=now_s)
     left = {task.task for task in record.tasks if task.state in (TaskState.SUCCEEDED, TaskState.STOPPED)}
     tasks = {}
     for task in map(str, files.tasks()):
@@ -140,13 +141,13 @@ def read_goodput(files: RunFiles, record: RunRecord, now_s: float, *, alive: boo
                 ended_s = max((sheet.since_s for sheet in sheets), default=begun_s)
             laid = [sheet.within(begun_s, ended_s or now_s) for sheet in sheets]
             attempts.append(Attempt(begun_s, ended_s, end is not None and end.status not in _STOPPED, laid))
-        tasks[task] = TaskTimes(attempts, task in left or not started)
-    ends = [line.monotonic_s for line in lines.values()]
+        if started and task not in left:  # it is down now, if it does not live
+            attempts.append(Attempt(end_s, end_s, False, ()))
+        tasks[task] = attempts
     final = record.state not in LIVE_RUN_STATES
     saved_step = None
     if final and record.state is not RunState.SUCCEEDED:
         saved_step = record.saved.step if record.saved is not None else 0
-    end_s = now_s if alive else max(ends, default=now_s)
     return ledger_of(tasks, end_s, final=final, saved_step=saved_step)
 
 
@@ -237,6 +238,7 @@ def build_report(
         "max_steps": _highest(status.max_steps for status in known),
         "rolled_back_steps": _highest(status.rolled_back_steps for status in known) or 0,
         "evaluation": _evaluation(record, known),
+        "goodput": None,
         "failure": failure
         and {"task": failure.task, "message": failure.message, "traceback": failure.traceback},
         "stalled": None if stale else record.stalled,

@@ -260,41 +260,33 @@ class Attempt(msgspec.Struct, frozen=True):
     sheets: Sequence[Sheet]
 
 
-class TaskTimes(msgspec.Struct, frozen=True):
-    """The processes of a task; `left`: it has come to its end with the last of them, and is not down."""
-
-    attempts: Sequence[Attempt]
-    left: bool
-
-
 def ledger_of(
-    tasks: Mapping[str, TaskTimes], now_s: float, *, final: bool, saved_step: int | None = None
+    tasks: Mapping[str, Sequence[Attempt]], now_s: float, *, final: bool, saved_step: int | None = None
 ) -> dict[str, Any] | None:
     """Return the ledger of a run as `dtrain status --json` shows it; None: no task has replicas that train.
 
     Args:
+        tasks: between two attempts a task is down.
         now_s: by the launcher's clock; of a run that has ended, its end.
         saved_step: of a run that has not succeeded, the version that is left of it.
     """
-    sheets = [sheet for task in tasks.values() for attempt in task.attempts for sheet in attempt.sheets]
+    sheets = [sheet for attempts in tasks.values() for attempt in attempts for sheet in attempt.sheets]
     if all(not sheet.marks for sheet in sheets):
         return None
     returns = [each for sheet in sheets for each in sheet.returns]
     returns += [] if saved_step is None else [(math.inf, float(saved_step))]
     rows = []
-    for name, task in sorted(tasks.items()):
-        if (replicas := max((len(attempt.sheets) for attempt in task.attempts), default=0)) == 0:
+    for name, attempts in sorted(tasks.items()):
+        if (replicas := max((len(attempt.sheets) for attempt in attempts), default=0)) == 0:
             continue
-        parts, up_s, down_s, start_s = [], task.attempts[0].begun_s, 0.0, 0.0
-        for attempt in task.attempts:
+        parts, up_s, down_s, start_s = [], attempts[0].begun_s, 0.0, 0.0
+        for attempt in attempts:
             down_s += max(0.0, attempt.begun_s - up_s)
             up_s = now_s if attempt.ended_s is None else attempt.ended_s
             parts += [_seconds_of(attempt, sheet, up_s, returns) for sheet in attempt.sheets]
             start_s += (replicas - len(attempt.sheets)) * (up_s - attempt.begun_s)
-        if not task.left:
-            down_s += max(0.0, now_s - up_s)
         parts.append({Cause.START: start_s, Cause.DOWN: replicas * down_s})
-        waits = [sheet.waited_for for attempt in task.attempts for sheet in attempt.sheets]
+        waits = [sheet.waited_for for attempt in attempts for sheet in attempt.sheets]
         rows.append({"task": name, "replicas": replicas, **_row(parts, waits)})
     whole = _row([row["seconds"] for row in rows], [row["waited_for"] for row in rows])
     share = round(whole["seconds"]["good"] / whole["allocated_s"], 6) if whole["allocated_s"] else None

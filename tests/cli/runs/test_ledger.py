@@ -18,7 +18,6 @@ from dtrain.runs.ledger import (
     Attempt,
     Cause,
     Sheet,
-    TaskTimes,
     Timesheet,
     ledger_of,
     ledger_text,
@@ -56,7 +55,8 @@ class Replica:
 
 def ledger(*attempts, left=True, now_s=None, final=True, **options):
     now_s = max(each.ended_s or 0.0 for each in attempts) if now_s is None else now_s
-    return ledger_of({"worker:0": TaskTimes(attempts, left)}, now_s, final=final, **options)
+    lost = [] if left else [Attempt(now_s, now_s, False, [])]
+    return ledger_of({"worker:0": [*attempts, *lost]}, now_s, final=final, **options)
 
 
 def seconds(*attempts, **options):
@@ -164,7 +164,7 @@ def test_who_comes_later_at_a_version_that_others_pass_takes_nothing_back():
     for version in range(1, 11):
         other.computes(version)
     late = Replica(begun_s=4.5).begins(5).computes(11)
-    tasks = {"worker:0": TaskTimes([other.attempt()], True), "worker:1": TaskTimes([late.attempt()], True)}
+    tasks = {"worker:0": [other.attempt()], "worker:1": [late.attempt()]}
     assert ledger_of(tasks, 10.0, final=True)["seconds"]["rolled_back"] == 0
 
 
