@@ -30,6 +30,7 @@ try:
         launch,
         models,
         queue,
+        report,
         roles,
         runs,
         security,
@@ -89,7 +90,13 @@ def show_help(context: click.Context, name: str | None) -> None:
 SECTIONS = {
     "Begin": first_run.COMMANDS,
     "Start and check": (*launch.COMMANDS, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
-    "Look at runs and act on them": (*runs.COMMANDS, *queue.COMMANDS, *chaos.COMMANDS, runs.rm),
+    "Look at runs and act on them": (
+        *runs.COMMANDS,
+        *report.COMMANDS,
+        *queue.COMMANDS,
+        *chaos.COMMANDS,
+        runs.rm,
+    ),
     "Use a trained model, look at data": (*models.COMMANDS, *data.COMMANDS),
     "Set up": (*security.COMMANDS, *environment.COMMANDS, show_help),
 }

@@ -34,7 +34,7 @@ _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
 _RECORD = re.compile(
     rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/((failure|kill)\.json|seconds-\d{{1,9}}\.bin)"
 )
-_GROWS = re.compile(rf"metrics\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
+_GROWS = re.compile(rf"(metrics|reports)\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
 _ORDER = re.compile(rf"moved\.json|{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
 RECORD_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 18
@@ -66,7 +66,7 @@ class CopiedFiles:
         self._files = RunFiles(run_dir)
         self._paths: dict[str, str] = {}  # making one costs more than the look at its file
         self._sent_bytes = {path: size for path, size in known.items() if grows(path)}
-        self._growing: dict[str, None] = {"metrics.jsonl": None}
+        self._growing: dict[str, None] = {"metrics.jsonl": None, "reports.jsonl": None}
         self._records: dict[str, tuple[int, int, int] | None] = {"spec.json": self._stamp("spec.json")}
         self._fields: dict[str, dict[str, Any]] = {}
         self._looks = 0

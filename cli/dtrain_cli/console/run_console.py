@@ -117,7 +117,7 @@ class RunConsole:
         if last_word:
             self.say(last_word)
         if way_on:
-            self._err.write(f"dtrain: resume with  {plain(masked(way_on))}\n")
+            self._err.write(f"dtrain: {plain(masked(way_on))}\n")
         if report is not None:
             self._out.write((plain(report) if self._lines_to_terminal else report) + "\n")
         if failure is not None:

@@ -57,6 +57,10 @@ class LaunchOptions(msgspec.Struct, frozen=True):
         resume = ["--resume"] if self.run_dir is not None else ["--resume", run_id]
         return shlex.join(["dtrain", "launch", *resume, *kept])
 
+    def line_to_report(self, run_id: str) -> str:
+        kept = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
+        return shlex.join(["dtrain", "report", *kept, run_id if self.run_dir is None else str(self.run_dir)])
+
     @property
     def foreign(self) -> bool:
         return self.program is None

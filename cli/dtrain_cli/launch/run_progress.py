@@ -18,6 +18,7 @@ class RunProgress:
         self._lives = lives
         self._joined = joined
         self._cannot_save = False
+        self._rolled_back = 0
 
     def rows(self) -> list[Row]:
         lives = self._lives.values()
@@ -50,6 +51,12 @@ class RunProgress:
             if life.status is not None and life.status.saved_step is not None
         ]
         return max(saved, key=lambda each: each[0], default=None)
+
+    def rolled_back(self) -> int:
+        """Return how many steps were rolled back since the last call."""
+        before = self._rolled_back
+        self._rolled_back = max([before, *(status.rolled_back_steps for status in self._statuses())])
+        return self._rolled_back - before
 
     @property
     def stale_gradients(self) -> int:

@@ -296,6 +296,9 @@ class Supervisor:
             step, life = saved
             where = self._target.left_there(life.task) or f"on {life.host} in {life.launch.run_dir}"
             record.saved = SavedRecord(step, where)
+        steps = self.progress.rolled_back()  # a run that is resumed begins with those of earlier launches
+        if steps and self.state is not RunState.STARTING:
+            self._journal.event("rolled back", steps=steps, step=self.progress.step)
         if (news := self.progress.news_of_saving()) is not None:
             text, kind, facts = news
             self._console.say(text)

@@ -17,25 +17,25 @@ from typing import Any
 from dtrain.errors import DtrainError
 from dtrain.studies.study_files import values_text
 from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange
-from dtrain_cli.console.page import dot, drawing, label, line, page, table
+from dtrain_cli.console.page import Line, PageChart, chart_places, drawing, label, line, page, table
 
 THIRDS = 3
-_GREY, _DARK = "#bbb", "#246"
+_BEST_COLOUR, _WORST_COLOUR = "var(--c1)", "var(--c0)"
 Row = dict[str, Any]
 
 
 def study_page(report: Row, spec: StudySpec) -> str:
     """Draw and list what `study.look` has found."""
     done = [report["trials"][number] for number in report["ranking"]]
-    parts = []
+    parts, charts = [], []
     if done:
         values = [row["value"] for row in done]
         axes = {**spec.parameters, spec.metric_name: ValueRange(min(values), max(values))}
         shares = [(name, _importance(done, name, parameter)) for name, parameter in spec.parameters.items()]
         bars = [(name, f"{share:.2f}", "█" * round(40 * share)) for name, share in shares]
         parts = [
-            drawing(f"{spec.metric_name} of each trial, and the best so far", _best_so_far(done, spec, axes)),
-            drawing("Complete trials: red is the best, blue the worst", _parallel(done, axes)),
+            chart_places(charts := [_best_so_far(done, spec)]),
+            drawing("Complete trials: orange is the best, blue the worst", _parallel(done, axes)),
             "<h2>Share of the variance that each parameter explains alone</h2>",
             table(("parameter", "share", ""), bars),
         ]
@@ -43,25 +43,25 @@ def study_page(report: Row, spec: StudySpec) -> str:
     order = [*done, *(row for row in report["trials"] if row["trial"] not in ranked)]
     cells = ([*map(row.get, heads), *map(row["values"].get, spec.parameters)] for row in order)
     listed = table((*heads, *spec.parameters), cells)
-    return page(f"Study {spec.name}: {report['state']}", [*parts, "<h2>Trials</h2>", listed])
+    return page(f"Study {spec.name}: {report['state']}", [*parts, "<h2>Trials</h2>", listed], charts)
 
 
-def _best_so_far(done: Sequence[Row], spec: StudySpec, axes: dict[str, Parameter]) -> Iterator[str]:
+def _best_so_far(done: Sequence[Row], spec: StudySpec) -> PageChart:
     rows = sorted(done, key=lambda row: int(row["trial"]))
-    last, axis = max(1, rows[-1]["trial"]), axes[spec.metric_name]
     best = accumulate((row["value"] for row in rows), max if spec.maximizes else min)
-    xs = [row["trial"] / last for row in rows]
-    yield line([(x, _position(axis, value)) for x, value in zip(xs, best, strict=True)], _DARK)
-    for x, row in zip(xs, rows, strict=True):
-        yield dot((x, _position(axis, row["value"])), _GREY if row is not done[0] else "red", _hint(row))
-    yield from (label((-0.02, _position(axis, tick)), f"{tick:.4g}", "end") for tick in _ticks(axis))
-    yield from (label((x, -0.1), f"trial {round(x * last)}") for x in (0, 1))
+    x = {"trial": [row["trial"] for row in rows]}
+    lines = [
+        Line("each trial", 1, x, [row["value"] for row in rows], dots=True),
+        Line("the best so far", 0, x, [*best]),
+    ]
+    title = f"{spec.metric_name} of each trial, and the best so far"
+    return PageChart(title, {"trial": "trial"}, lines)
 
 
 def _parallel(done: Sequence[Row], axes: dict[str, Parameter]) -> Iterator[str]:
     xs = {name: index / max(1, len(axes) - 1) for index, name in enumerate(axes)}
     for name, axis in axes.items():
-        yield line([(xs[name], 0), (xs[name], 1)], _GREY)
+        yield line([(xs[name], 0), (xs[name], 1)])
         yield label((xs[name], 1.08), name)
         for tick in _ticks(axis):
             text = f"{tick:.4g}" if isinstance(tick, float) else tick
@@ -69,7 +69,8 @@ def _parallel(done: Sequence[Row], axes: dict[str, Parameter]) -> Iterator[str]:
     for rank, row in reversed([*enumerate(done)]):
         values = row["values"] | {[*axes][-1]: row["value"]}
         points = [(xs[name], _position(axis, values[name])) for name, axis in axes.items() if name in values]
-        yield line(points, f"hsl({240 * rank / max(1, len(done) - 1):.0f},80%,50%)", _hint(row))
+        share = f"{100 * rank / max(1, len(done) - 1):.0f}%"
+        yield line(points, f"color-mix(in oklab,{_WORST_COLOUR} {share},{_BEST_COLOUR})", _hint(row))
 
 
 def _hint(row: Row) -> str:

@@ -12,18 +12,21 @@ These come from four sources; the first that has the study's metric counts.
 All are lines of JSON objects; other lines are passed over.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from dtrain.runs import trial_reports
 from dtrain.runs.files import RunFiles, RunRecord, read_sound
-from dtrain.studies.trials import finite
+from dtrain_cli.runs.history import number, object_of
 
 LINE_BYTES_MAX = 1 << 20
 NAMES_MAX = 100
 REPORTED, HYPERTUNE, EVALUATED, PRINTED = range(4)
-_BESIDE = ("global_step", "step", "timestamp", "trial", "checkpoint_path", "evaluated")
+_BESIDE = (
+    *("global_step", "step", "timestamp", "trial", "checkpoint_path"),
+    *("reported_s", trial_reports.EVALUATED),
+)
 Found = tuple[int, int, float | None]
 """The rank of the source, the step, and the value of the study's metric."""
 
@@ -56,40 +59,24 @@ class MetricSources:
                 file.seek(self._offsets.get(path, 0))
                 while (line := file.readline(LINE_BYTES_MAX)).endswith(b"\n") or len(line) == LINE_BYTES_MAX:
                     self._offsets[path] = file.tell()
-                    yield _object(line)
+                    yield object_of(line)
         except OSError:
             return
 
     def _in(self, rank: int, entry: dict[str, Any]) -> Iterator[Found]:
-        step = next(
-            (int(value) for name in _BESIDE[:2] if (value := _number(entry.get(name))) is not None), 0
-        )
+        step = next((int(value) for name in _BESIDE[:2] if (value := number(entry.get(name))) is not None), 0)
+        if trial_reports.TRAINED in entry:  # the metrics of an epoch are no result
+            return
         if isinstance(entry.get("metric"), str):
             entry = {entry["metric"]: entry.get("value")}
         for name, value in entry.items():
-            if name in _BESIDE or isinstance(value, list | dict) or _number(value) is value is None:
+            if name in _BESIDE or isinstance(value, list | dict) or number(value) is value is None:
                 continue
             if len(self.names) < NAMES_MAX:
                 self.names.setdefault(name)
-            evaluated = bool(entry.get("evaluated"))
+            evaluated = bool(entry.get(trial_reports.EVALUATED))
             if name == self._metric or (evaluated and f"val_{name}" == self._metric):
-                yield EVALUATED if evaluated else rank, step, _number(value)
-
-
-def _object(line: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(line) if line.lstrip().startswith(b"{") else {}  # this library reads NaN
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    """Convert a number, or a text of one, to float; return None if it is not finite or not a number."""
-    try:
-        return finite(float(value))
-    except (TypeError, ValueError, OverflowError):
-        return None
+                yield EVALUATED if evaluated else rank, step, number(value)
 
 
 def failure_text(files: RunFiles) -> str | None:

@@ -13,7 +13,7 @@
         reserve-run.json-0 ...      room on a full disk for the last record of that name; absent after the end
         metrics.jsonl               the chief's metrics: one line a report
         goodput.json                where the time of its replicas went; when the run has ended
-        reports.jsonl               of a trial of a study: its metrics (`runs.trial_reports`)
+        reports.jsonl               metrics of epochs and evaluations, by step (`runs.trial_reports`)
         prune.json                  of a trial: the order of `dtrain tune` to end it
         checkpoints/                ckpt-<step>/
         fetched/                    of a run on hosts: what may not replace files of the working directory

@@ -1,11 +1,13 @@
-"""The reports of a trial of a study, and the order to end it: two files of its run's directory.
+"""The metrics of a run by step, and the order to end a trial of a study: two files of the run's directory.
 
 Tasks append to `reports.jsonl`, the leader what the program or `fit` reports, the evaluator its evaluations;
-`dtrain tune` reads it, and makes `prune.json`, whose presence is the order.
+`dtrain report` and `dtrain tune` read it. `dtrain tune` makes `prune.json`, whose presence is the order.
 """
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,29 +15,32 @@ from dtrain.process.assignment import RUN_DIR
 from dtrain.runs.files import RunFiles
 
 TRIAL = "DTRAIN_TRIAL"
-"""Has the number of the trial in all of its tasks; other runs report nothing and cannot be pruned."""
+"""Has the number of the trial in all of its tasks; other runs cannot be pruned."""
+EVALUATED, TRAINED = "evaluated", "trained"
+"""What marks the metrics of an evaluation of `fit`, and those of an epoch of training."""
 
 
-def trial_files() -> RunFiles | None:
-    """Return the files of the run of this process, if it belongs to a trial."""
+def _files() -> RunFiles | None:
     directory = os.environ.get(RUN_DIR)
-    return RunFiles(Path(directory)) if directory and TRIAL in os.environ else None
+    return RunFiles(Path(directory)) if directory else None
 
 
-def append_report(step: int, metrics: Mapping[str, float], *, evaluated: bool = False) -> None:
-    """Append one line in one write, as two tasks may report at once; in a trial alone.
+def append_report(step: int, metrics: Mapping[str, float], mark: str | None = None) -> None:
+    """Append one line in one write, as two tasks may report at once. A full disk must not stop training.
 
-    `evaluated`: the metrics are those of an evaluation of `fit`, which the program has not reported.
+    `mark` is `EVALUATED` or `TRAINED`; None: the program has reported these metrics.
     """
-    if (files := trial_files()) is None or not metrics:
+    if (files := _files()) is None or not metrics:
         return
-    line = json.dumps({**metrics, "step": step, **({"evaluated": True} if evaluated else {})})
-    descriptor = os.open(files.reports, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, f"{line}\n".encode())
-    finally:
-        os.close(descriptor)
+    marks = {mark: True} if mark else {}
+    line = json.dumps({**metrics, "step": step, "reported_s": round(time.time(), 3), **marks})
+    with contextlib.suppress(OSError):
+        descriptor = os.open(files.reports, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, f"{line}\n".encode())
+        finally:
+            os.close(descriptor)
 
 
 def prune_is_ordered() -> bool:
-    return (files := trial_files()) is not None and files.prune.exists()
+    return TRIAL in os.environ and (files := _files()) is not None and files.prune.exists()

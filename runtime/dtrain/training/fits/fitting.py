@@ -22,7 +22,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.graphs.heads import WHOLE
 from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
-from dtrain.runs.trial_reports import append_report
+from dtrain.runs.trial_reports import EVALUATED, append_report
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.strategies.interface import Leader, Problem, Replica, Strategy, Training, Weights
 from dtrain.strategies.passed_over import PassedOverTraining
@@ -348,7 +348,7 @@ class Fit(msgspec.Struct):
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
             model.strategy.evaluated(checkpoint.global_step, results)
             if checkpoint.global_step:  # what has learned nothing is no result of a trial
-                append_report(checkpoint.global_step, results, evaluated=True)
+                append_report(checkpoint.global_step, results, EVALUATED)
             self.validation.evaluated(checkpoint.global_step, results, False)
             last = checkpoint.global_step, results
         if last is not None:

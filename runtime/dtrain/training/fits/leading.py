@@ -23,7 +23,7 @@ from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
 from dtrain.runs.ledger import CHECKPOINT
 from dtrain.runs.self_report import Activity
-from dtrain.runs.trial_reports import append_report, prune_is_ordered
+from dtrain.runs.trial_reports import EVALUATED, TRAINED, append_report, prune_is_ordered
 from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
@@ -319,8 +319,13 @@ class Leading:
             log.record(epoch, row | log.ended)  # what it has added, for the next one, which may save
 
         self._call_each(epoch, True, end)
-        validated = {name[4:]: value for name, value in log.ended.items() if name.startswith("val_")}
-        append_report(self.epochs.last_step(epoch, self.training.clock), validated, evaluated=True)
+        plain = {name: _plain(value) for name, value in log.ended.items()}
+        numbers = {name: value for name, value in plain.items() if isinstance(value, float)}
+        trained = {name: value for name, value in numbers.items() if not name.startswith("val_")}
+        validated = {name[4:]: value for name, value in numbers.items() if name.startswith("val_")}
+        last_step = self.epochs.last_step(epoch, self.training.clock)
+        append_report(last_step, trained, TRAINED)
+        append_report(last_step, validated, EVALUATED)
         self.steering.obey()
 
     def _call_each(self, epoch: int, ends: bool, call: Callable[[Callback], None]) -> None:
