@@ -24,6 +24,7 @@ try:
         chaos,
         checks,
         command_line,
+        compare,
         data,
         environment,
         first_run,
@@ -89,7 +90,13 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 SECTIONS = {
     "Begin": first_run.COMMANDS,
-    "Start and check": (*launch.COMMANDS, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
+    "Start and check": (
+        *launch.COMMANDS,
+        *compare.COMMANDS,
+        *tune.COMMANDS,
+        *checks.COMMANDS,
+        *roles.COMMANDS,
+    ),
     "Look at runs and act on them": (
         *runs.COMMANDS,
         *report.COMMANDS,

@@ -46,6 +46,11 @@ class ProgramWords:
     arguments: tuple[str, ...] = ()
     foreign: bool = False
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        named = (str(path) for path in (self.spec, self.program) if path is not None)
+        return (*named, *(["--"] if self.foreign else []), *self.arguments)
+
     def check_program(self) -> None:
         try:
             for text in (str(Path.cwd()), str(self.program), *self.arguments):
@@ -117,11 +122,11 @@ def _no_warnings() -> Iterator[None]:
 
 OPTION_GROUPS = {
     "The cluster": "--spec --index --join --set --workers --ps --evaluator",
-    "How it trains": "--strategy --updates --backup-workers --staleness-bound --steps --top",
+    "How it trains": "--strategy --updates --backup-workers --staleness-bound --steps --top --modes",
     "Where it runs": "--on --hosts --bind --work --code --detach",
     "Its place in line": "--queue --cores --memory",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
-    "Its files": "--name --runs-dir --run-dir --resume --from-scratch --prometheus",
+    "Its files": "--name --out --runs-dir --run-dir --resume --from-scratch --prometheus",
     "How long to wait": "--start-timeout --grace --timeout --stall-timeout",
     "Others": "--ps-hosts --worker-hosts --job-name --task-index --json -h",
 }
@@ -158,8 +163,7 @@ class ProgramCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options, words = self._split(args)
-        named = [str(path) for path in (words.spec, words.program) if path is not None]
-        ctx.meta[GIVEN] = (*options, *named, *(["--"] if words.foreign else []), *words.arguments)
+        ctx.meta[GIVEN] = (*options, *words.written)
         super().parse_args(ctx, options)
         ctx.params["words"] = words
         return []

@@ -1,6 +1,5 @@
 """`dtrain report` and `compare`: runs that tell their story, one or several over each other."""
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,29 +48,28 @@ def report(
         print_story(story, stdout_console())
         return
     more = f"+{len(found) - 1}" if len(found) > 1 else ""
-    _write_page(story, out or f"{found[0].record.run}{more}.html")
+    write_page(story, out or f"{found[0].record.run}{more}.html")
 
 
 def _json(story: "Story") -> str:
     import msgspec
 
-    from dtrain_cli.runs.summary import overview
+    from dtrain_cli.runs.summary import figures_of
 
     runs = [
         {
             "figures": figures,
             "status": history.report,
             "versions": history.versions,
-            "time_source": history.source,
-            "times": msgspec.to_builtins(history.times),
-            "marks": msgspec.to_builtins(history.marks),
+            "marks": history.marks,
+            "times": history.times,
         }
-        for figures, history in zip(overview(story), story.histories, strict=True)
+        for figures, history in zip(figures_of(story), story.histories, strict=True)
     ]
-    return json.dumps({"runs": runs, "charts": msgspec.to_builtins(story.charts)})
+    return msgspec.json.encode({"runs": runs, "charts": story.charts}).decode()
 
 
-def _write_page(story: "Story", out: str) -> None:
+def write_page(story: "Story", out: str) -> None:
     from dtrain_cli.console.run_page import run_page
 
     text = run_page(story)

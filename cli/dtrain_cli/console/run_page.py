@@ -20,10 +20,11 @@ from dtrain_cli.runs.history import (
     ALL_TASKS,
     EPOCHS,
     EVALUATION,
-    SAMPLED,
-    TOLD,
-    Chart,
+    REPORTED,
+    STEPS,
+    TITLES,
     History,
+    Series,
     Story,
 )
 from dtrain_cli.runs.summary import Table, activities, numbers_table, series_label, tables_of, time_tables
@@ -40,7 +41,7 @@ def run_page(story: Story) -> str:
     labels = story.labels
     several = len(labels) > 1
     overview, *others = tables_of(story)
-    drawn = [_drawn(chart, labels) for chart in story.charts]
+    drawn = [_drawn(name, series, labels) for name, series in story.charts.items()]
     parts = [table(overview.heads, overview.rows), *map(_failure, story.histories)]
     parts += [SWITCH, chart_places(drawn)] if drawn else []
     timed = [history for history in story.histories if history.times]
@@ -65,10 +66,10 @@ def run_page(story: Story) -> str:
     return page(title, parts, drawn, marks)
 
 
-def _drawn(chart: Chart, labels: Sequence[str]) -> PageChart:
+def _drawn(name: str, chart: Sequence[Series], labels: Sequence[str]) -> PageChart:
     """Return a chart whose colours are runs, or, of one run, its series."""
     lines = []
-    for place, series in enumerate(chart.series):
+    for place, series in enumerate(chart):
         points = series.points
         lines.append(
             Line(
@@ -76,13 +77,14 @@ def _drawn(chart: Chart, labels: Sequence[str]) -> PageChart:
                 colour=place if len(labels) == 1 else series.run,
                 x={"step": [point.step for point in points], "s": [point.at_s for point in points]},
                 y=[point.value for point in points],
-                dots=series.kind in _DASHES or series.kind == TOLD,
+                dots=series.kind in _DASHES or series.kind == REPORTED,
                 dash=_DASHES.get(series.kind),
-                thin=series.kind not in (SAMPLED, ALL_TASKS, *_DASHES),
+                thin=series.kind not in (STEPS, ALL_TASKS, *_DASHES),
             )
         )
     numbers = numbers_table(chart, labels)
-    return PageChart(chart.title, _AXES, lines, True, folded("Numbers", table(numbers.heads, numbers.rows)))
+    below = folded(numbers.title, table(numbers.heads, numbers.rows))
+    return PageChart(TITLES.get(name, name), _AXES, lines, True, below)
 
 
 def _failure(history: History) -> str:

@@ -9,7 +9,7 @@ from rich.text import Text
 from dtrain.process.plain_text import plain_line
 from dtrain_cli.console.live_table import SPARKS, new_table
 from dtrain_cli.console.run_console import render
-from dtrain_cli.runs.history import ALL_TASKS, EPOCHS, EVALUATION, SAMPLED, TOLD, Series, Story
+from dtrain_cli.runs.history import ALL_TASKS, EPOCHS, EVALUATION, REPORTED, STEPS, TITLES, Series, Story
 from dtrain_cli.runs.summary import Table, series_label, short, tables_of, time_tables
 
 ROWS = 4
@@ -22,32 +22,32 @@ def print_story(story: Story, console: Console) -> None:
     """Print the report, at most 80 columns wide, in ASCII where the terminal has no UTF-8."""
     console.width = width = min(console.width, WIDTH_MAX)
     overview, *others = tables_of(story)
-    _print(_turned(overview), console)
+    print_table(turned(overview), console)
     for failure in (history.failure for history in story.histories):
         if failure is not None and not console.options.ascii_only:
             console.file.write(render(failure, width, colour=False))
         elif failure is not None:
             console.print(Text(plain_line(f"{failure.task} failed: {failure.message}")))
     levels = " " + (_ASCII if console.options.ascii_only else SPARKS)
-    for chart in story.charts:
-        console.print(Text(f"\n{plain_line(chart.title)}", style="bold"))
-        for series in chart.series:
-            if series.kind in (SAMPLED, EPOCHS, EVALUATION, TOLD, ALL_TASKS):
+    for name, chart in story.charts.items():
+        console.print(Text(f"\n{plain_line(TITLES.get(name, name))}", style="bold"))
+        for series in chart:
+            if series.kind in (STEPS, EPOCHS, EVALUATION, REPORTED, ALL_TASKS):
                 last = f"{short(series.points[-1].value)} at step {series.points[-1].step}"
                 label = f"{series_label(series, story.labels)}, last {last}"
                 console.print(Text(plain_line(label), style="dim"))
                 console.print(Text("\n".join(_drawn(series, width - _MARGIN, levels))))
     for table in (*time_tables(story), *others):
-        _print(table, console)
+        print_table(table, console)
 
 
-def _turned(table: Table) -> Table:
+def turned(table: Table) -> Table:
     """Return a table whose rows are columns: runs have more figures than a terminal has room for."""
     heads, *rows = zip(table.heads, *table.rows, strict=True)
     return Table(table.title, heads, rows)
 
 
-def _print(table: Table, console: Console) -> None:
+def print_table(table: Table, console: Console) -> None:
     console.print(Text(f"\n{plain_line(table.title)}", style="bold"))
     shown = new_table()
     for head in table.heads:

@@ -58,8 +58,10 @@ class LaunchOptions(msgspec.Struct, frozen=True):
         return shlex.join(["dtrain", "launch", *resume, *kept])
 
     def line_to_report(self, run_id: str) -> str:
+        if self.run_dir is not None:
+            return shlex.join(["dtrain", "report", str(self.run_dir)])
         kept = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
-        return shlex.join(["dtrain", "report", *kept, run_id if self.run_dir is None else str(self.run_dir)])
+        return shlex.join(["dtrain", "report", *kept, run_id])
 
     @property
     def foreign(self) -> bool:

@@ -7,13 +7,10 @@ from typing import Any, NamedTuple
 
 from dtrain_cli.runs.history import (
     ALL_TASKS,
-    DERIVED,
     EPOCHS,
     EVALUATION,
-    SAMPLED,
-    THROUGHPUT,
-    TOLD,
-    Chart,
+    REPORTED,
+    STEPS,
     History,
     Point,
     Series,
@@ -30,99 +27,69 @@ class Table(NamedTuple):
     rows: list[tuple[str, ...]]
 
 
-def overview(story: Story) -> list[dict[str, Any]]:
+def figures_of(story: Story) -> list[dict[str, Any]]:
     """Return the figures of each run; None stands for what a run does not have."""
-    return [_figures(run, history, story.charts) for run, history in enumerate(story.histories)]
+    return [_figures(*each) for each in zip(story.labels, story.histories, strict=True)]
 
 
-def _figures(run: int, history: History, charts: Sequence[Chart]) -> dict[str, Any]:
+def _figures(label: str, history: History) -> dict[str, Any]:
     report = history.report
+    started, ended = moment(report["started"]), moment(report["ended"])
+    took_s = ((ended or datetime.now(UTC)) - started).total_seconds() if started else None
     means = [task["staleness_mean"] for task in report["tasks"] if task["staleness_mean"] is not None]
-    rates = [point.value for each in _of(run, charts, THROUGHPUT, ALL_TASKS) for point in each.points]
-    last: dict[str, float] = {}
-    for chart in charts:
-        for kind in (SAMPLED, TOLD, EPOCHS, EVALUATION):  # the later ones say more
-            for series in _of(run, charts, chart.name, kind):
-                last[chart.name] = series.points[-1].value
-    goodput = report.get("goodput") or {}
+    series = {(each.chart, each.kind): each.points for each in history.series}
+    rates = [point.value for point in series.get(("throughput", ALL_TASKS), ())]
+    final: dict[str, float] = {}
+    for kind in (STEPS, REPORTED, EPOCHS, EVALUATION):  # the last of them says most
+        final |= {chart: points[-1].value for (chart, source), points in series.items() if source == kind}
+    told = series.get(("loss", STEPS)) or [Point(0.0, 0, 0.0)]
+    pace = told[-1].step - told[0].step, told[-1].at_s - told[0].at_s
+    if min(pace) <= 0:  # it was too short, or went back
+        pace = report["global_step"] or 0, took_s or 0.0
     return {
-        "run": report["run"],
+        "run": label,
         "state": str(report["state"]),
-        "global_step": report["global_step"],
-        "seconds": _seconds(report) or history.length_s,
-        "steps_per_s": _pace(history),
+        "steps": report["global_step"],
+        "seconds": took_s,
+        "steps_per_s": pace[0] / pace[1] if all(pace) else None,
         "examples_per_s": fmean(rates) if rates else None,
-        "staleness_mean": fmean(means) if means else None,
-        "stale_gradients": sum(task["stale_gradients"] or 0 for task in report["tasks"]),
-        "restarts": sum(task["restarts"] for task in report["tasks"]),
-        "rolled_back_steps": report["rolled_back_steps"],
-        "goodput": goodput.get("share"),
-        "final": last,
+        "final": final,
+        "mean_staleness": fmean(means) if means else None,
+        "too_late": sum(task["stale_gradients"] or 0 for task in report["tasks"]) or None,
+        "restarts": sum(task["restarts"] for task in report["tasks"]) or None,
+        "rolled_back_steps": report["rolled_back_steps"] or None,
+        "goodput": (report.get("goodput") or {}).get("share"),
     }
 
 
-def _of(run: int, charts: Sequence[Chart], name: str, kind: str) -> list[Series]:
-    found = [each for chart in charts if chart.name == name for each in chart.series]
-    return [each for each in found if (each.run, each.kind) == (run, kind) and each.points]
+def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+    """Return figures as rows; a column in which no run has anything is left out."""
+    rows: list[dict[str, Any]] = []
+    for each in figures:
+        named = {name.replace("_per_s", "/s").replace("_", " "): value for name, value in each.items()}
+        final = named.pop("final", {})
+        rows.append({**named, **final})
+    known = dict.fromkeys(head for row in rows for head in row)
+    heads = [head for head in known if any(row.get(head) is not None for row in rows)]
+    return Table("Runs", tuple(heads), [tuple(short(row.get(head)) for head in heads) for row in rows])
 
 
-def _seconds(report: Mapping[str, Any]) -> float | None:
-    started, ended = moment(report["started"]), moment(report["ended"])
-    return ((ended or datetime.now(UTC)) - started).total_seconds() if started else None
-
-
-def _pace(history: History) -> float | None:
-    """Return the steps per second between the first and the last numbers that tasks have told."""
-    made = history.lines[-1]["global_step"] - history.lines[0]["global_step"] if history.lines else 0
-    for_s = history.lines[-1]["at_s"] - history.lines[0]["at_s"] if history.lines else 0.0
-    if made > 0 and for_s > 0:
-        return float(made / for_s)
-    return history.report["global_step"] / history.length_s if history.report["global_step"] else None
+def short(value: Any) -> str:
+    if not isinstance(value, float):
+        return "" if value is None else str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def tables_of(story: Story) -> list[Table]:
     """Return the overview, and what happened, if anything did."""
     several = len(story.labels) > 1
-    found = [overview_table(overview(story))]
     marks = [
         (*([label] if several else []), f"{mark.at_s:.1f}", str(mark.step), mark.text)
         for label, history in zip(story.labels, story.histories, strict=True)
         for mark in history.marks
     ]
-    if marks:
-        found.append(Table("What happened", (*(["run"] if several else []), "second", "step", "what"), marks))
-    return found
-
-
-def overview_table(figures: Sequence[Mapping[str, Any]]) -> Table:
-    """Return the figures of runs as rows; a column in which no run has anything is left out."""
-    metrics = dict.fromkeys(name for each in figures for name in each["final"])
-    rows = [_overview_row(each, [name for name in metrics if name not in DERIVED]) for each in figures]
-    heads = [head for head in rows[0] if any(row[head] is not None for row in rows)] if rows else []
-    texts = [tuple("" if row[head] is None else str(row[head]) for head in heads) for row in rows]
-    return Table("Runs", tuple(heads), texts)
-
-
-def _overview_row(each: Mapping[str, Any], metrics: Sequence[str]) -> dict[str, Any]:
-    return {
-        "mode": each.get("mode"),
-        "run": each["run"],
-        "state": each["state"],
-        "steps": each["global_step"],
-        "seconds": None if each["seconds"] is None else f"{each['seconds']:.1f}",
-        "steps/s": short(each["steps_per_s"]),
-        "examples/s": short(each["examples_per_s"]),
-        **{name: short(each["final"].get(name)) for name in metrics},
-        "staleness": short(each["staleness_mean"]),
-        "too late": each["stale_gradients"] or None,
-        "restarts": each["restarts"] or None,
-        "rolled back": each["rolled_back_steps"] or None,
-        "goodput": None if each["goodput"] is None else f"{each['goodput']:.1%}",
-    }
-
-
-def short(value: float | None) -> str | None:
-    return None if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    heads = (*(["run"] if several else []), "second", "step", "what")
+    return [figures_table(figures_of(story)), *([Table("What happened", heads, marks)] if marks else [])]
 
 
 def time_tables(story: Story) -> list[Table]:
@@ -144,7 +111,7 @@ def _time_table(history: History, where: str) -> Table:
         shares = (f"{times.seconds.get(name, 0.0) / whole:.1%}" for name in used)
         rows.append((task, *shares, ", ".join(named)))
     heads = ("task", *(name.replace("_", " ") for name in used), "waits most for")
-    return Table(f"Where the time of each task{where} went, by {history.source}", heads, rows)
+    return Table(f"Where the time of each task{where} went", heads, rows)
 
 
 def activities(history: History) -> list[str]:
@@ -153,22 +120,18 @@ def activities(history: History) -> list[str]:
     return [name for name in known if any(times.seconds.get(name) for times in history.times.values())]
 
 
-def numbers_table(chart: Chart, labels: Sequence[str]) -> Table:
-    """Return the first, least, greatest and last value of each series, with the steps of the latter three."""
+def numbers_table(chart: Sequence[Series], labels: Sequence[str]) -> Table:
+    """Return the first, least, greatest and last value of each series, and the steps of the latter three."""
+    rows = []
+    for series in chart:
+        ends = (min(series.points, key=_value), max(series.points, key=_value), series.points[-1])
+        shown = (f"{short(point.value)} at {point.step}" for point in ends)
+        rows.append((series_label(series, labels), short(series.points[0].value), *shown))
+    return Table("Numbers", ("series", "first", "least", "greatest", "last"), rows)
 
-    def at(point: Point) -> str:
-        return f"{short(point.value)} at {point.step}"
 
-    rows = [
-        (
-            series_label(series, labels),
-            short(series.points[0].value) or "",
-            *(at(pick(series.points, key=lambda point: point.value)) for pick in (min, max)),
-            at(series.points[-1]),
-        )
-        for series in chart.series
-    ]
-    return Table(chart.title, ("series", "first", "least", "greatest", "last"), rows)
+def _value(point: Point) -> float:
+    return point.value
 
 
 def series_label(series: Series, labels: Sequence[str]) -> str:

@@ -1,0 +1,174 @@
+"""`dtrain compare`: a program under several modes, one launch after the other, and one report over all."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from dtrain_cli.commands.command_line import (
+    GIVEN,
+    ProgramCommand,
+    ProgramWords,
+    runs_dir_option,
+    spec_options,
+)
+from dtrain_cli.commands.report import write_page
+
+MODES = {
+    "sync": ("strategy=parameter_server", "updates=sync", "backup_workers=0"),
+    "backup": ("strategy=parameter_server", "updates=sync", "backup_workers=1"),
+    "async": ("strategy=parameter_server", "updates=async"),
+    "ssp": ("strategy=parameter_server", "updates=async", "staleness_bound=3"),
+    "mirrored": ("strategy=multi_worker_mirrored",),
+}
+"""The settings of `training` that each mode means."""
+_OWN = {"--modes": True, "--out": True, "--name": True, "--runs-dir": True, "--json": False}
+"""The options that a launch gets anew or not at all, and whether each has a value."""
+
+
+class Modes(click.ParamType[list[str]]):
+    """Names of modes, with commas between them."""
+
+    name = "modes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
+        names = list(dict.fromkeys(str(value).split(",")))
+        for name in names:
+            if name not in MODES:
+                self.fail(f"{name!r} is no mode; expected some of {','.join(MODES)}.", param, ctx)
+        return names
+
+
+@click.command(
+    cls=ProgramCommand,
+    short_help="Run a program under several modes.",
+    epilog="\b\nExamples:\n  dtrain compare examples/digits.py\n"
+    "  dtrain compare --modes sync,async --workers 4 examples/digits.py --steps 500\n",
+)
+@click.option(
+    "--modes",
+    type=Modes(),
+    default=",".join(MODES),
+    show_default=True,
+    metavar="M1,M2",
+    help="The modes, in their order.",
+)
+@click.option("--out", metavar="FILE", help="The report (default: NAME-compared.html here).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@spec_options
+@runs_dir_option
+def compare(
+    words: ProgramWords,
+    modes: list[str],
+    out: str | None,
+    as_json: bool,
+    runs_dir: Path | None,
+    name: str | None,
+    **_: Any,
+) -> int:
+    """Launch PROGRAM under each mode, one after the other; then print a table, and write a page over all.
+
+    SPEC and the options are those of launch, and hold for every mode. A mode that fails is named, and the
+    others go on. Ctrl-C stops the present one in order; what there is by then is reported. Exit code: that of
+    the first mode that has failed.
+    """
+    words.check_program()
+    assert isinstance(compare, ProgramCommand)
+    compare.check_arguments(words)
+
+    from dtrain.runs.files import default_runs_dir
+    from dtrain_cli.console.streams import say
+    from dtrain_cli.runs.index import new_run_id
+
+    base = name or Path(words.program or words.arguments[0]).stem
+    given = click.get_current_context().meta[GIVEN]
+    options = [*_passed_on(given[: len(given) - len(words.written)])]
+    below = (runs_dir or default_runs_dir()).absolute()
+    codes: dict[Path, int] = {}
+    child = _Child()
+    for mode in modes:
+        directory = below / new_run_id(f"{base}-{mode}", datetime.now())
+        sets = [word for each in MODES[mode] for word in ("--set", f"training.{each}")]
+        places = ["--name", f"{base}-{mode}", "--runs-dir", str(below), "--run-dir", str(directory)]
+        say(f"{mode}: {len(codes) + 1} of {len(modes)}")
+        codes[directory] = child.run(["launch", *options, *sets, *places, *words.written], quiet=as_json)
+        if codes[directory] and not child.stopped:
+            say(f"{mode} has failed (exit code {codes[directory]})")
+        if child.stopped:
+            break
+    _show(dict(zip(codes, modes, strict=False)), out or f"{base}-compared.html", as_json=as_json)
+    return next((code for code in codes.values() if code), 0)
+
+
+def _passed_on(options: Sequence[str]) -> Iterator[str]:
+    rest = iter(options)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in _OWN:
+            yield word
+        elif _OWN[name] and not equals:
+            next(rest, None)
+
+
+class _Child:
+    """The launch that runs now; a signal to stop goes to it once, and no other launch follows."""
+
+    def __init__(self) -> None:
+        from dtrain_cli.targets.signals import STOP_SIGNALS
+
+        self.stopped = False
+        self._process: subprocess.Popen[bytes] | None = None
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._pass_on)
+
+    def run(self, words: list[str], *, quiet: bool) -> int:
+        from dtrain.process.life_line import die_with_parent
+
+        if self.stopped:
+            return 130
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
+            stdout=sys.stderr if quiet else None,
+            start_new_session=True,  # Ctrl-C in the terminal comes from here alone
+            preexec_fn=partial(die_with_parent, os.getpid()),
+        )
+        return self._process.wait()
+
+    def _pass_on(self, number: int, _: Any) -> None:
+        self.stopped = True
+        if self._process is not None:
+            self._process.send_signal(number)
+
+
+def _show(modes: dict[Path, str], out: str, *, as_json: bool) -> None:
+    """Print the figures of what has run, and write the page over it."""
+    import msgspec
+
+    from dtrain.runs.files import RunFiles
+    from dtrain_cli.console.run_table import stdout_console
+    from dtrain_cli.console.run_text import print_table, turned
+    from dtrain_cli.runs.history import read_story
+    from dtrain_cli.runs.index import KnownRun, own_record
+    from dtrain_cli.runs.summary import figures_of, figures_table
+
+    found = {path: record for path in modes if (record := own_record(path)) is not None}
+    story = read_story([KnownRun(RunFiles(path), record) for path, record in found.items()])
+    told = dict(zip(found, figures_of(story), strict=True))
+    figures = [{"mode": mode, **told.get(path, {"state": "not started"})} for path, mode in modes.items()]
+    if as_json:
+        click.echo(msgspec.json.encode({"modes": figures, "report": out if found else None}))
+    else:
+        print_table(turned(figures_table(figures)), stdout_console())
+    if found:
+        write_page(story, out)
+
+
+COMMANDS = (compare,)
