@@ -90,16 +90,10 @@ def show_help(context: click.Context, name: str | None) -> None:
 
 SECTIONS = {
     "Begin": first_run.COMMANDS,
-    "Start and check": (
-        *launch.COMMANDS,
-        *compare.COMMANDS,
-        *tune.COMMANDS,
-        *checks.COMMANDS,
-        *roles.COMMANDS,
-    ),
+    "Start and check": (*launch.COMMANDS, compare.compare, *tune.COMMANDS, *checks.COMMANDS, *roles.COMMANDS),
     "Look at runs and act on them": (
         *runs.COMMANDS,
-        *report.COMMANDS,
+        report.report,
         *queue.COMMANDS,
         *chaos.COMMANDS,
         runs.rm,

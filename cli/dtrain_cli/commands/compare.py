@@ -12,14 +12,11 @@ from typing import Any
 
 import click
 
-from dtrain_cli.commands.command_line import (
-    GIVEN,
-    ProgramCommand,
-    ProgramWords,
-    runs_dir_option,
-    spec_options,
-)
+from dtrain.process.life_line import die_with_parent
+from dtrain_cli.commands import command_line
+from dtrain_cli.commands.command_line import ProgramCommand, ProgramWords
 from dtrain_cli.commands.report import write_page
+from dtrain_cli.targets.signals import STOP_SIGNALS
 
 MODES = {
     "sync": ("strategy=parameter_server", "updates=sync", "backup_workers=0"),
@@ -33,40 +30,20 @@ _OWN = {"--modes": True, "--out": True, "--name": True, "--runs-dir": True, "--j
 """The options that a launch gets anew or not at all, and whether each has a value."""
 
 
-class Modes(click.ParamType[list[str]]):
-    """Names of modes, with commas between them."""
-
-    name = "modes"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[str]:
-        names = list(dict.fromkeys(str(value).split(",")))
-        for name in names:
-            if name not in MODES:
-                self.fail(f"{name!r} is no mode; expected some of {','.join(MODES)}.", param, ctx)
-        return names
-
-
 @click.command(
     cls=ProgramCommand,
     short_help="Run a program under several modes.",
     epilog="\b\nExamples:\n  dtrain compare examples/digits.py\n"
     "  dtrain compare --modes sync,async --workers 4 examples/digits.py --steps 500\n",
 )
-@click.option(
-    "--modes",
-    type=Modes(),
-    default=",".join(MODES),
-    show_default=True,
-    metavar="M1,M2",
-    help="The modes, in their order.",
-)
+@click.option("--modes", default=",".join(MODES), show_default=True, metavar="M1,M2", help="Which, in order.")
 @click.option("--out", metavar="FILE", help="The report (default: NAME-compared.html here).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
-@spec_options
-@runs_dir_option
+@command_line.spec_options
+@command_line.runs_dir_option
 def compare(
     words: ProgramWords,
-    modes: list[str],
+    modes: str,
     out: str | None,
     as_json: bool,
     runs_dir: Path | None,
@@ -87,23 +64,26 @@ def compare(
     from dtrain_cli.console.streams import say
     from dtrain_cli.runs.index import new_run_id
 
+    wanted = list(dict.fromkeys(modes.split(",")))
+    if unknown := [mode for mode in wanted if mode not in MODES]:
+        raise click.UsageError(f"--modes: {unknown[0]!r} is no mode; expected some of {','.join(MODES)}")
     base = name or Path(words.program or words.arguments[0]).stem
-    given = click.get_current_context().meta[GIVEN]
+    given = click.get_current_context().meta[command_line.GIVEN]
     options = [*_passed_on(given[: len(given) - len(words.written)])]
     below = (runs_dir or default_runs_dir()).absolute()
     codes: dict[Path, int] = {}
     child = _Child()
-    for mode in modes:
+    for mode in wanted:
         directory = below / new_run_id(f"{base}-{mode}", datetime.now())
         sets = [word for each in MODES[mode] for word in ("--set", f"training.{each}")]
         places = ["--name", f"{base}-{mode}", "--runs-dir", str(below), "--run-dir", str(directory)]
-        say(f"{mode}: {len(codes) + 1} of {len(modes)}")
+        say(f"{mode}: {len(codes) + 1} of {len(wanted)}")
         codes[directory] = child.run(["launch", *options, *sets, *places, *words.written], quiet=as_json)
         if codes[directory] and not child.stopped:
             say(f"{mode} has failed (exit code {codes[directory]})")
         if child.stopped:
             break
-    _show(dict(zip(codes, modes, strict=False)), out or f"{base}-compared.html", as_json=as_json)
+    _show(dict(zip(codes, wanted, strict=False)), out or f"{base}-compared.html", as_json=as_json)
     return next((code for code in codes.values() if code), 0)
 
 
@@ -121,8 +101,6 @@ class _Child:
     """The launch that runs now; a signal to stop goes to it once, and no other launch follows."""
 
     def __init__(self) -> None:
-        from dtrain_cli.targets.signals import STOP_SIGNALS
-
         self.stopped = False
         self._process: subprocess.Popen[bytes] | None = None
         for number in STOP_SIGNALS:
@@ -130,10 +108,6 @@ class _Child:
                 signal.signal(number, self._pass_on)
 
     def run(self, words: list[str], *, quiet: bool) -> int:
-        from dtrain.process.life_line import die_with_parent
-
-        if self.stopped:
-            return 130
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
             stdout=sys.stderr if quiet else None,
@@ -169,6 +143,3 @@ def _show(modes: dict[Path, str], out: str, *, as_json: bool) -> None:
         print_table(turned(figures_table(figures)), stdout_console())
     if found:
         write_page(story, out)
-
-
-COMMANDS = (compare,)

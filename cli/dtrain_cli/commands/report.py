@@ -39,7 +39,11 @@ def report(
     found = [find(name, runs_dir) for name in runs or (None,)]
     story = read_story(found)
     if as_json:
-        click.echo(_json(story))
+        import msgspec
+
+        from dtrain_cli.runs.summary import figures_of
+
+        click.echo(msgspec.json.encode({"figures": figures_of(story), "runs": story.histories}))
         return
     if as_text:
         from dtrain_cli.console.run_table import stdout_console
@@ -51,24 +55,6 @@ def report(
     write_page(story, out or f"{found[0].record.run}{more}.html")
 
 
-def _json(story: "Story") -> str:
-    import msgspec
-
-    from dtrain_cli.runs.summary import figures_of
-
-    runs = [
-        {
-            "figures": figures,
-            "status": history.report,
-            "versions": history.versions,
-            "marks": history.marks,
-            "times": history.times,
-        }
-        for figures, history in zip(figures_of(story), story.histories, strict=True)
-    ]
-    return msgspec.json.encode({"runs": runs, "charts": story.charts}).decode()
-
-
 def write_page(story: "Story", out: str) -> None:
     from dtrain_cli.console.run_page import run_page
 
@@ -78,6 +64,3 @@ def write_page(story: "Story", out: str) -> None:
         return
     Path(out).write_text(text, encoding="utf-8")
     click.echo(f"{out}: open it in a browser", err=True)
-
-
-COMMANDS = (report,)

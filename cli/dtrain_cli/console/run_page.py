@@ -3,19 +3,8 @@
 from collections.abc import Sequence
 from html import escape
 
-from dtrain_cli.console.page import (
-    SWITCH,
-    Line,
-    PageChart,
-    chart_places,
-    folded,
-    key,
-    page,
-    plain_json,
-    stack,
-    strip,
-    table,
-)
+from dtrain_cli.console import page as pages
+from dtrain_cli.console.page import Line, PageChart, folded, table
 from dtrain_cli.runs.history import (
     ALL_TASKS,
     EPOCHS,
@@ -43,27 +32,23 @@ def run_page(story: Story) -> str:
     overview, *others = tables_of(story)
     drawn = [_drawn(name, series, labels) for name, series in story.charts.items()]
     parts = [table(overview.heads, overview.rows), *map(_failure, story.histories)]
-    parts += [SWITCH, chart_places(drawn)] if drawn else []
+    parts += [pages.SWITCH, pages.chart_places(drawn)] if drawn else []
     timed = [history for history in story.histories if history.times]
     for shares, history in zip(time_tables(story), timed, strict=True):
         parts += _times(shares, history)
     parts += [f"<h2>{escape(each.title)}</h2>{table(each.heads, each.rows)}" for each in others]
     for label, history in zip(labels, story.histories, strict=True):
         of = f" of {label}" if several else ""
-        parts.append(folded(f"Spec{of}", plain_json(history.spec)))
+        parts.append(folded(f"Spec{of}", pages.plain_json(history.spec)))
         parts.append(folded(f"Versions{of}", table(history.versions, [history.versions.values()])))
     marks = [
-        {
-            "x": {"step": mark.step, "s": mark.at_s},
-            "colour": run if several else None,
-            "text": f"{labels[run]}: {mark.text}" if several else mark.text,
-        }
+        {"x": {"step": mark.step, "s": mark.at_s}, "colour": run if several else None, "text": mark.text}
         for run, history in enumerate(story.histories)
         for mark in history.marks
     ]
     only = story.histories[0].report
     title = f"Runs {', '.join(labels)}" if several else f"Run {only['run']}: {only['state']}"
-    return page(title, parts, drawn, marks)
+    return pages.page(title, parts, drawn, marks)
 
 
 def _drawn(name: str, chart: Sequence[Series], labels: Sequence[str]) -> PageChart:
@@ -106,8 +91,11 @@ def _times(shares: Table, history: History) -> list[str]:
     rows = []
     for (task, *cells), times in zip(shares.rows, history.times.values(), strict=True):
         whole = sum(times.seconds.values()) or 1.0
-        bar = stack({each: times.seconds.get(each, 0.0) / whole for each in names})
-        bins = [each and (each[0], max(0.0, 1 - sum(each)), each[1]) for each in times.bins]
-        rows.append((task, bar, strip(bins, _SAID) if any(bins) else "", *cells))
+        bar = pages.stack({each: times.seconds.get(each, 0.0) / whole for each in names})
+        rows.append((task, bar, pages.strip(times.bins, _SAID) if any(times.bins) else "", *cells))
     heads = (shares.heads[0], "in all", "over the run", *shares.heads[1:])
-    return [f"<h2>{escape(shares.title)}</h2>", key(dict.fromkeys((*names, *_SAID))), table(heads, rows)]
+    return [
+        f"<h2>{escape(shares.title)}</h2>",
+        pages.key(dict.fromkeys((*names, *_SAID))),
+        table(heads, rows),
+    ]

@@ -61,6 +61,9 @@ _NEWS = {"exited": "status", "started": "attempt"}
 """The fields that make an event a mark: a first start and a good end are none."""
 
 
+Lines = Sequence[Mapping[str, Any]]
+
+
 class Point(NamedTuple):
     """A value, the second and the global step at which it was measured."""
 
@@ -92,8 +95,8 @@ class TaskTime(msgspec.Struct):
 
     seconds: Mapping[str, float] = msgspec.field(default_factory=dict)
     waits: Mapping[str, float] = msgspec.field(default_factory=dict)
-    bins: list[tuple[float, float] | None] = msgspec.field(default_factory=list)
-    """By equal parts of the run: the shares of input and of waiting; None: nothing is known."""
+    bins: list[tuple[float, ...] | None] = msgspec.field(default_factory=list)
+    """By equal parts of the run: the shares of input, computing and waiting; None: nothing is known."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -148,7 +151,7 @@ def _read_history(run: KnownRun, place: int, count: int) -> History:
         spec=next(iter(_read(files.spec)), {}),
         versions=next((each["versions"] for each in lines if isinstance(each.get("versions"), dict)), {}),
         length_s=length_s,
-        series=[*_series(place, count, lines, reported, report)],
+        series=[*_series((place, count), lines, reported, report)],
         marks=_marks(events, lines),
         times=_times(report, lines, length_s),
     )
@@ -185,7 +188,7 @@ def _is_sound(line: Mapping[str, Any]) -> bool:
     return sound and number(line.get("global_step")) is not None
 
 
-def _marks(events: Iterable[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def _marks(events: Lines, lines: Lines) -> list[Mark]:
     moments = [line["at_s"] for line in lines]
     marks: list[Mark] = []
     for event in events:
@@ -212,12 +215,10 @@ def _exit_text(status: Any) -> str:
 
 
 def _series(
-    run: int,
-    count: int,
-    lines: Sequence[Mapping[str, Any]],
-    reported: Iterable[Mapping[str, Any]],
-    report: Mapping[str, Any],
+    place: tuple[int, int], lines: Lines, reported: Lines, report: Mapping[str, Any]
 ) -> Iterator[Series]:
+    """Yield the series of a run; `place` is its place among so many."""
+    run, count = place
     names = {task for line in lines for task in line["tasks"]}
     found = {("loss", STEPS): _folded(lines, names, "loss", fmean)}
     for entry in reported:
@@ -251,10 +252,7 @@ def thinned(points: Sequence[Point], buckets: int) -> list[Point]:
 
 
 def _folded(
-    lines: Iterable[Mapping[str, Any]],
-    tasks: Collection[str],
-    field: str,
-    fold: Callable[[list[float]], float],
+    lines: Lines, tasks: Collection[str], field: str, fold: Callable[[list[float]], float]
 ) -> list[Point]:
     """Return what `fold` makes of a field of all tasks, at each line where any task has it."""
     points = []
@@ -265,7 +263,7 @@ def _folded(
     return points
 
 
-def _staleness(lines: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> list[Point]:
+def _staleness(lines: Lines, tasks: Collection[str]) -> list[Point]:
     """Return the mean staleness of what was pushed between two lines, unless a task began to count anew."""
     points = []
     before = 0.0, 0.0
@@ -284,35 +282,23 @@ def _staleness(lines: Iterable[Mapping[str, Any]], tasks: Collection[str]) -> li
 # Where the time went
 
 
-def _times(
-    report: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], length_s: float
-) -> dict[str, TaskTime]:
-    """Return the time of each task by the ledger; where there is none, by what the tasks have told."""
+def _times(report: Mapping[str, Any], lines: Lines, length_s: float) -> dict[str, TaskTime]:
+    """Return the time of each task by the goodput ledger, and what each has told of it over the run."""
     found: dict[str, TaskTime] = {}
+    for task in (report.get("goodput") or {"tasks": ()})["tasks"]:
+        found[task["task"]] = TaskTime(task["seconds"], task["waited_for"])
     for name in (task["task"] for task in report["tasks"]):
         if mine := [(line["at_s"], line["tasks"][name]) for line in lines if name in line["tasks"]]:
-            found[name] = _told(mine, length_s)
-    for task in (report.get("goodput") or {"tasks": ()})["tasks"]:
-        own = found.setdefault(task["task"], TaskTime())
-        own.seconds, own.waits = task["seconds"], task["waited_for"]
+            found.setdefault(name, TaskTime()).bins = _told(mine, length_s)
     return found
 
 
-def _told(mine: Sequence[tuple[float, Mapping[str, Any]]], length_s: float) -> TaskTime:
-    """Add up the shares of a task's time that it has told; each holds from the line before to its own."""
-    seconds, waits = defaultdict[str, float](float), defaultdict[str, float](float)
-    sums = [[0.0, 0.0, 0.0] for _ in range(min(TASK_BUCKETS, max(1, len(mine) // 2)))]
-    before_s = mine[0][0]
+def _told(mine: Sequence[tuple[float, Mapping[str, Any]]], length_s: float) -> list[tuple[float, ...] | None]:
+    """Return a task's shares of input, computing and waiting, by equal parts of the run."""
+    parts: list[list[tuple[float, float]]] = [[] for _ in range(min(TASK_BUCKETS, max(1, len(mine) // 2)))]
     for at_s, said in mine:
-        if (waited := number(said.get("waiting_share"))) is None:
-            continue  # it had measured nothing yet
-        read = min(number(said.get("input_share")) or 0.0, 1 - waited)
-        for name, share in (("input", read), ("compute", 1 - waited - read), ("wait", waited)):
-            seconds[name] += share * (at_s - before_s)
-        if (whom := said.get("waiting_for")) is not None:
-            waits[str(whom)] += waited * (at_s - before_s)
-        before_s = at_s
-        part = sums[min(int(len(sums) * at_s / (length_s or 1)), len(sums) - 1)]
-        part[:] = part[0] + 1, part[1] + read, part[2] + waited
-    bins = [(round(read / n, 2), round(waited / n, 2)) if n else None for n, read, waited in sums]
-    return TaskTime(seconds, waits, bins)
+        if (waited := number(said.get("waiting_share"))) is not None:  # else it had measured nothing yet
+            read = min(number(said.get("input_share")) or 0.0, 1 - waited)
+            parts[min(int(len(parts) * at_s / (length_s or 1)), len(parts) - 1)].append((read, waited))
+    means = [[fmean(column) for column in zip(*part, strict=True)] for part in parts]
+    return [(mean[0], 1 - sum(mean), mean[1]) if mean else None for mean in means]
