@@ -14,6 +14,8 @@ from dtrain_cli.runs.summary import Table, series_label, short, tables_of, time_
 
 ROWS = 4
 WIDTH_MAX = 80
+COLUMNS_MAX = 6
+"""Runs or tasks that have room side by side."""
 _ASCII = ".:|#"
 _MARGIN = 11
 
@@ -22,7 +24,7 @@ def print_story(story: Story, console: Console) -> None:
     """Print the report, at most 80 columns wide, in ASCII where the terminal has no UTF-8."""
     console.width = width = min(console.width, WIDTH_MAX)
     overview, *others = tables_of(story)
-    print_table(turned(overview), console)
+    print_table(turned(overview) if len(story.labels) <= COLUMNS_MAX else overview, console)
     for failure in (history.failure for history in story.histories):
         if failure is not None and not console.options.ascii_only:
             console.file.write(render(failure, width, colour=False))
@@ -30,14 +32,17 @@ def print_story(story: Story, console: Console) -> None:
             console.print(Text(plain_line(f"{failure.task} failed: {failure.message}")))
     levels = " " + (_ASCII if console.options.ascii_only else SPARKS)
     for name, chart in story.charts.items():
-        console.print(Text(f"\n{plain_line(TITLES.get(name, name))}", style="bold"))
-        for series in chart:
-            if series.kind in (STEPS, EPOCHS, EVALUATION, REPORTED, ALL_TASKS):
-                last = f"{short(series.points[-1].value)} at step {series.points[-1].step}"
-                label = f"{series_label(series, story.labels)}, last {last}"
-                console.print(Text(plain_line(label), style="dim"))
-                console.print(Text("\n".join(_drawn(series, width - _MARGIN, levels))))
-    for table in (*time_tables(story), *others):
+        whole = [each for each in chart if each.kind in (STEPS, EPOCHS, EVALUATION, REPORTED, ALL_TASKS)]
+        if whole:
+            console.print(Text(f"\n{plain_line(TITLES.get(name, name))}", style="bold"))
+        for series in whole:
+            last = f"{short(series.points[-1].value)} at step {series.points[-1].step}"
+            label = f"{series_label(series, story.labels)}, last {last}"
+            console.print(Text(plain_line(label), style="dim"))
+            console.print(Text("\n".join(_drawn(series, width - _MARGIN, levels))))
+    for table in (each for each in time_tables(story) if len(each.heads) > 2):
+        print_table(turned(table) if len(table.rows) <= COLUMNS_MAX else table, console)
+    for table in others:
         print_table(table, console)
 
 

@@ -39,7 +39,9 @@ TITLES = {
     "loss": "Loss",
     "accuracy": "Accuracy",
     "throughput": "Throughput: examples per second",
+    "throughput of each task": "Throughput of each task",
     "staleness": "Staleness of gradients, in steps",
+    "staleness of each task": "Staleness of each task's gradients",
 }
 """The titles of charts, in their order; other metrics stand between, with their own names."""
 _MARKS = {
@@ -232,8 +234,9 @@ def _series(
     slowest = sorted(names, key=lambda task: (rates.get(task, 0.0), task))[:TASK_LINES_MAX]
     alone = sorted(slowest, key=TaskId.parse) if count == 1 < len(names) else []
     for kind, tasks in ((ALL_TASKS, names), *((task, {task}) for task in alone)):
-        found["throughput", kind] = _folded(lines, tasks, "examples_per_s", sum)
-        found["staleness", kind] = _staleness(lines, tasks)
+        of = "" if kind == ALL_TASKS else " of each task"
+        found[f"throughput{of}", kind] = _folded(lines, tasks, "examples_per_s", sum)
+        found[f"staleness{of}", kind] = _staleness(lines, tasks)
     for (chart, kind), points in found.items():
         buckets = TASK_BUCKETS if kind in names else min(RUN_BUCKETS_MAX, BUCKETS // count)
         if points:
@@ -285,8 +288,9 @@ def _staleness(lines: Lines, tasks: Collection[str]) -> list[Point]:
 def _times(report: Mapping[str, Any], lines: Lines, length_s: float) -> dict[str, TaskTime]:
     """Return the time of each task by the goodput ledger, and what each has told of it over the run."""
     found: dict[str, TaskTime] = {}
-    for task in (report.get("goodput") or {"tasks": ()})["tasks"]:
-        found[task["task"]] = TaskTime(task["seconds"], task["waited_for"])
+    if ledger := report.get("goodput"):
+        for task in ({"task": ALL_TASKS, **ledger}, *ledger["tasks"]):
+            found[task["task"]] = TaskTime(task["seconds"], task["waited_for"])
     for name in (task["task"] for task in report["tasks"]):
         if mine := [(line["at_s"], line["tasks"][name]) for line in lines if name in line["tasks"]]:
             found.setdefault(name, TaskTime()).bins = _told(mine, length_s)

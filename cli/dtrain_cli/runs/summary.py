@@ -67,8 +67,8 @@ def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
     rows: list[dict[str, Any]] = []
     for each in figures:
         named = {name.replace("_per_s", "/s").replace("_", " "): value for name, value in each.items()}
-        final = named.pop("final", {})
-        rows.append({**named, **final})
+        final, share = named.pop("final", {}), named.pop("goodput", None)
+        rows.append({**named, **final, "goodput": None if share is None else f"{share:.1%}"})
     known = dict.fromkeys(head for row in rows for head in row)
     heads = [head for head in known if any(row.get(head) is not None for row in rows)]
     return Table("Runs", tuple(heads), [tuple(short(row.get(head)) for head in heads) for row in rows])
