@@ -18,14 +18,20 @@ from dtrain_cli.commands.command_line import ProgramCommand, ProgramWords
 from dtrain_cli.commands.report import write_page
 from dtrain_cli.targets.signals import STOP_SIGNALS
 
-MODES = {
-    "sync": ("strategy=parameter_server", "updates=sync", "backup_workers=0"),
-    "backup": ("strategy=parameter_server", "updates=sync", "backup_workers=1"),
-    "async": ("strategy=parameter_server", "updates=async"),
-    "ssp": ("strategy=parameter_server", "updates=async", "staleness_bound=3"),
-    "mirrored": ("strategy=multi_worker_mirrored",),
+_BASE = {
+    "training.strategy": "parameter_server",
+    "training.updates": "sync",
+    "training.backup_workers": "0",
+    "training.staleness_bound": "null",
 }
-"""The settings of `training` that each mode means."""
+MODES = {
+    "sync": _BASE,
+    "backup": _BASE | {"training.backup_workers": "1"},
+    "async": _BASE | {"training.updates": "async"},
+    "ssp": _BASE | {"training.updates": "async", "training.staleness_bound": "3"},
+    "mirrored": _BASE | {"training.strategy": "multi_worker_mirrored", "cluster.ps": "0"},
+}
+"""The settings that each mode means, whatever the spec says of them."""
 _OWN = {"--modes": True, "--out": True, "--name": True, "--runs-dir": True, "--json": False}
 """The options that a launch gets anew or not at all, and whether each has a value."""
 
@@ -75,7 +81,7 @@ def compare(
     child = _Child()
     for mode in wanted:
         directory = below / new_run_id(f"{base}-{mode}", datetime.now())
-        sets = [word for each in MODES[mode] for word in ("--set", f"training.{each}")]
+        sets = [word for each in MODES[mode].items() for word in ("--set", "=".join(each))]
         places = ["--name", f"{base}-{mode}", "--runs-dir", str(below), "--run-dir", str(directory)]
         say(f"{mode}: {len(codes) + 1} of {len(wanted)}")
         codes[directory] = child.run(["launch", *options, *sets, *places, *words.written], quiet=as_json)
