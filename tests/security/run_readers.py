@@ -8,12 +8,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import rich._emoji_codes  # noqa: F401 -- rich imports it at the first text with a colon, within a watch
 from rich.console import Console
 from security.mutations import SCALARS, some_bytes, some_json
 from security.readers import Reader, files_of, of_bytes
 
 from dtrain.messages import Verdict
+from dtrain.config import RunSpec
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import (
@@ -28,8 +30,10 @@ from dtrain.runs.files import (
 from dtrain.runs.ledger import COMPUTE, SHEET_BYTES, Cause, Timesheet
 from dtrain.runs.trace import read_trace
 from dtrain_cli.console.run_table import runs_table, status_table
+from dtrain_cli.runs.history import read_story
 from dtrain_cli.runs.index import find_run, survey
 from dtrain_cli.runs.report import read_report, with_joined
+from dtrain_cli.runs.summary import figures_of, figures_table, time_tables
 from dtrain_cli.spec import read_spec
 from dtrain_cli.stories.campaign import read_campaign
 
@@ -96,6 +100,11 @@ def records(folder: Path) -> Reader:
     exited = {"event": "exited", "monotonic_s": 50.5, **line, "status": -9}
     files.journal.write_text(f"{json.dumps(started)}\n{json.dumps(exited)}\n")
     assert read_report(files.directory)["goodput"]["seconds"]["good"] > 0
+    said = {"step": 3, "loss": 0.5, "examples_per_s": 2.0, "waiting_share": 0.5, "staleness_counts": {"1": 3}}
+    line = {"time": "2026-11-21T10:00:01+00:00", "global_step": 3, "tasks": {"chief:0": said}}
+    files.metrics.write_text(json.dumps({**line, "versions": {"python": "3.11"}}))
+    files.reports.write_text('{"loss": 0.5, "step": 3, "reported_s": 1795000000.5, "trained": true}')
+    write_record(files.spec, RunSpec())
     sound = [files_of(files.directory)]
 
     def structured(name: str, data: bytes, chance: Random) -> bytes:
@@ -106,6 +115,10 @@ def records(folder: Path) -> Reader:
     def read(path: Path) -> None:
         for found in survey(path.parent).runs:
             find_run(found.record.name, path.parent)
+            story = read_story([found])
+            figures_table(figures_of(story))
+            time_tables(story)
+            msgspec.json.encode(story)
         read_record(path / "join.json", JoinRecord)
         read_trace(path / "tasks/chief-0/attempt-0/trace.jsonl")
         report = read_report(path)

@@ -30,7 +30,7 @@ class Markup(str):
     __slots__ = ()
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+class ChartLine(msgspec.Struct, frozen=True, omit_defaults=True):
     """A series of a chart: `x` has its values by each axis; `dots` without `dash` are joined by no line."""
 
     label: str
@@ -47,7 +47,7 @@ class PageChart(msgspec.Struct, frozen=True):
 
     title: str
     axes: dict[str, str]
-    series: list[Line]
+    series: list[ChartLine]
     marked: bool = False
     below: str = ""
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from dtrain_cli.console import page as pages
-from dtrain_cli.console.page import Line, PageChart, folded, table
+from dtrain_cli.console.page import ChartLine, PageChart, folded, table
 from dtrain_cli.runs.history import (
     ALL_TASKS,
     EPOCHS,
@@ -12,11 +12,18 @@ from dtrain_cli.runs.history import (
     REPORTED,
     STEPS,
     TITLES,
-    History,
+    RunHistory,
     Series,
     Story,
 )
-from dtrain_cli.runs.summary import Table, activities, numbers_table, series_label, tables_of, time_tables
+from dtrain_cli.runs.summary import (
+    ReportTable,
+    activities,
+    numbers_table,
+    series_label,
+    tables_of,
+    time_tables,
+)
 
 _AXES = {"step": "global step", "s": "seconds since the start"}
 _DASHES = {EVALUATION: [8, 5], EPOCHS: [2, 4]}
@@ -57,7 +64,7 @@ def _drawn(name: str, chart: Sequence[Series], labels: Sequence[str]) -> PageCha
     for place, series in enumerate(chart):
         points = series.points
         lines.append(
-            Line(
+            ChartLine(
                 label=series_label(series, labels),
                 colour=place if len(labels) == 1 else series.run,
                 x={"step": [point.step for point in points], "s": [point.at_s for point in points]},
@@ -72,7 +79,7 @@ def _drawn(name: str, chart: Sequence[Series], labels: Sequence[str]) -> PageCha
     return PageChart(TITLES.get(name, name), _AXES, lines, True, below)
 
 
-def _failure(history: History) -> str:
+def _failure(history: RunHistory) -> str:
     failure = history.failure
     if failure is None:
         return ""
@@ -85,7 +92,7 @@ def _failure(history: History) -> str:
     )
 
 
-def _times(shares: Table, history: History) -> list[str]:
+def _times(shares: ReportTable, history: RunHistory) -> list[str]:
     """Return the bars and the strips of each task beside its shares of time."""
     names = activities(history)
     rows = []

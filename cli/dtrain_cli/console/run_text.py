@@ -10,7 +10,7 @@ from dtrain.process.plain_text import plain_line
 from dtrain_cli.console.live_table import SPARKS, new_table
 from dtrain_cli.console.run_console import render
 from dtrain_cli.runs.history import ALL_TASKS, EPOCHS, EVALUATION, REPORTED, STEPS, TITLES, Series, Story
-from dtrain_cli.runs.summary import Table, series_label, short, tables_of, time_tables
+from dtrain_cli.runs.summary import ReportTable, series_label, short, tables_of, time_tables
 
 ROWS = 4
 WIDTH_MAX = 80
@@ -46,13 +46,13 @@ def print_story(story: Story, console: Console) -> None:
         print_table(table, console)
 
 
-def turned(table: Table) -> Table:
+def turned(table: ReportTable) -> ReportTable:
     """Return a table whose rows are columns: runs have more figures than a terminal has room for."""
     heads, *rows = zip(table.heads, *table.rows, strict=True)
-    return Table(table.title, heads, rows)
+    return ReportTable(table.title, heads, rows)
 
 
-def print_table(table: Table, console: Console) -> None:
+def print_table(table: ReportTable, console: Console) -> None:
     console.print(Text(f"\n{plain_line(table.title)}", style="bold"))
     shown = new_table()
     for head in table.heads:

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dtrain.cluster import TaskId
+from dtrain.config import RunSpec
 from dtrain.formats.bounded_reading import read_regular
-from dtrain.runs.files import FailureRecord
+from dtrain.runs.files import FailureRecord, read_sound
 from dtrain.runs.trial_reports import EVALUATED, TRAINED
 from dtrain_cli.runs.index import KnownRun, instant
 from dtrain_cli.runs.report import first_line, read_report
@@ -32,6 +33,8 @@ RUN_BUCKETS_MAX = 250
 TASK_LINES_MAX = 24
 """Tasks that have lines of their own: the slowest."""
 MARKS_MAX = 400
+NUMBER_MAX = 1e100
+STEP_MAX = 1 << 53
 STEPS, EPOCHS, EVALUATION, REPORTED = "steps", "epochs", "evaluation", "reported"
 """The sources of a metric, as a legend names them."""
 ALL_TASKS = "all tasks"
@@ -83,7 +86,7 @@ class Series(msgspec.Struct, frozen=True):
     points: list[Point]
 
 
-class Mark(msgspec.Struct, frozen=True):
+class RunMark(msgspec.Struct, frozen=True):
     """An event of a run that belongs on its charts; `kind` as in `_MARKS`."""
 
     at_s: float
@@ -101,7 +104,7 @@ class TaskTime(msgspec.Struct):
     """By equal parts of the run: the shares of input, computing and waiting; None: nothing is known."""
 
 
-class History(msgspec.Struct, frozen=True):
+class RunHistory(msgspec.Struct, frozen=True):
     """One run; `report` is its status, as `dtrain status --json` prints it."""
 
     report: dict[str, Any]
@@ -110,14 +113,14 @@ class History(msgspec.Struct, frozen=True):
     versions: dict[str, Any]
     length_s: float
     series: list[Series]
-    marks: list[Mark]
+    marks: list[RunMark]
     times: dict[str, TaskTime]
 
 
 class Story(msgspec.Struct, frozen=True):
     """Runs that are shown together, each by a label, and the series of each chart."""
 
-    histories: list[History]
+    histories: list[RunHistory]
     labels: list[str]
     charts: dict[str, list[Series]]
 
@@ -134,23 +137,25 @@ def read_story(runs: Sequence[KnownRun]) -> Story:
     return Story(histories, labels, {name: charts[name] for name in order})
 
 
-def _read_history(run: KnownRun, place: int, count: int) -> History:
+def _read_history(run: KnownRun, place: int, count: int) -> RunHistory:
     files = run.files
     report = read_report(files.directory)
     events, lines, reported = map(_read, (files.journal, files.metrics, files.reports))
     lines = [line for line in lines if _is_sound(line)]
+    for line in lines:
+        line["global_step"] = _step(line, "global_step")
     for each in (*events, *lines):
         each["at_s"] = instant(str(each.get("time"))).timestamp()
     for each in reported:
-        each["at_s"] = number(each.get("reported_s")) or 0.0
+        each["at_s"] = _told(each, "reported_s") or 0.0
     begun_s = min((each["at_s"] for each in (*events, *lines) if each["at_s"] > 0), default=0.0)
     for each in (*events, *lines, *reported):
         each["at_s"] = max(0.0, each["at_s"] - begun_s)
     length_s = max((each["at_s"] for each in (*events, *lines)), default=0.0)
-    return History(
+    return RunHistory(
         report=report,
         failure=run.record.failure,
-        spec=next(iter(_read(files.spec)), {}),
+        spec=msgspec.to_builtins(read_sound(files.spec, RunSpec)) or {},
         versions=next((each["versions"] for each in lines if isinstance(each.get("versions"), dict)), {}),
         length_s=length_s,
         series=[*_series((place, count), lines, reported, report)],
@@ -163,6 +168,8 @@ def object_of(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; an empty one if it has none."""
     try:
         found = json.loads(line) if line.lstrip().startswith(b"{") else {}  # this library reads NaN
+        if b"\\ud" in line.lower():  # half a character is none that could be written again
+            json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -187,12 +194,22 @@ def _read(path: Path) -> list[dict[str, Any]]:
 def _is_sound(line: Mapping[str, Any]) -> bool:
     tasks = line.get("tasks")
     sound = isinstance(tasks, dict) and all(isinstance(each, dict) for each in tasks.values())
-    return sound and number(line.get("global_step")) is not None
+    return sound and _told(line, "global_step") is not None
 
 
-def _marks(events: Lines, lines: Lines) -> list[Mark]:
+def _told(said: Mapping[str, Any], field: str) -> float | None:
+    """Return a number of a file that anyone may have changed, if sums of such numbers are numbers too."""
+    value = number(said.get(field))
+    return value if value is not None and abs(value) < NUMBER_MAX else None
+
+
+def _step(said: Mapping[str, Any], field: str) -> int:
+    return int(max(0.0, min(_told(said, field) or 0.0, STEP_MAX)))
+
+
+def _marks(events: Lines, lines: Lines) -> list[RunMark]:
     moments = [line["at_s"] for line in lines]
-    marks: list[Mark] = []
+    marks: list[RunMark] = []
     for event in events:
         name, at_s = str(event.get("event")), event["at_s"]
         if name == "stopping":  # what ends after that was told to
@@ -200,9 +217,9 @@ def _marks(events: Lines, lines: Lines) -> list[Mark]:
         if name in _MARKS and event.get(_NEWS.get(name, "event")):
             kind, text = _MARKS[name]
             before = bisect_right(moments, at_s)
-            step = int(lines[before - 1]["global_step"]) if before else 0
+            step = lines[before - 1]["global_step"] if before else 0
             said = text.format_map(defaultdict(str, event, how=_exit_text(event.get("status"))))
-            marks.append(Mark(round(at_s, 2), step, kind, first_line(said)))
+            marks.append(RunMark(round(at_s, 2), step, kind, first_line(said)))
     return marks[:MARKS_MAX]
 
 
@@ -221,15 +238,16 @@ def _series(
 ) -> Iterator[Series]:
     """Yield the series of a run; `place` is its place among so many."""
     run, count = place
-    names = {task for line in lines for task in line["tasks"]}
+    told = {task for line in lines for task in line["tasks"]}
+    names = {task["task"] for task in report["tasks"]} & told
     found = {("loss", STEPS): _folded(lines, names, "loss", fmean)}
     for entry in reported:
         kind = EPOCHS if TRAINED in entry else EVALUATION if EVALUATED in entry else REPORTED
         for name, value in entry.items():
             beside = name in ("step", "reported_s", "at_s", TRAINED, EVALUATED)
-            if not beside and (value := number(value)) is not None:
-                step = int(number(entry.get("step")) or 0)
-                found.setdefault((name, kind), []).append(Point(entry["at_s"], step, value))
+            if not beside and (value := _told(entry, name)) is not None:
+                point = Point(entry["at_s"], _step(entry, "step"), value)
+                found.setdefault((name, kind), []).append(point)
     rates = {task["task"]: task["examples_per_s"] or 0.0 for task in report["tasks"]}
     slowest = sorted(names, key=lambda task: (rates.get(task, 0.0), task))[:TASK_LINES_MAX]
     alone = sorted(slowest, key=TaskId.parse) if count == 1 < len(names) else []
@@ -260,9 +278,9 @@ def _folded(
     """Return what `fold` makes of a field of all tasks, at each line where any task has it."""
     points = []
     for line in lines:
-        said = [number(each.get(field)) for task, each in line["tasks"].items() if task in tasks]
+        said = [_told(each, field) for task, each in line["tasks"].items() if task in tasks]
         if known := [each for each in said if each is not None]:
-            points.append(Point(line["at_s"], int(line["global_step"]), fold(known)))
+            points.append(Point(line["at_s"], line["global_step"], fold(known)))
     return points
 
 
@@ -272,12 +290,12 @@ def _staleness(lines: Lines, tasks: Collection[str]) -> list[Point]:
     before = 0.0, 0.0
     for line in lines:
         counts = [each.get("staleness_counts") for task, each in line["tasks"].items() if task in tasks]
-        told = [each for of_task in counts if isinstance(of_task, dict) for each in of_task.items()]
-        pairs = [(number(stale) or 0.0, number(pushes) or 0.0) for stale, pushes in told]
+        dealt = [each for each in counts if isinstance(each, dict)]
+        pairs = [(number(stale) or 0.0, _told(each, stale) or 0.0) for each in dealt for stale in each]
         now = sum(stale * pushes for stale, pushes in pairs), sum(pushes for _, pushes in pairs)
         if now[1] > before[1] and now[0] >= before[0]:
             mean = (now[0] - before[0]) / (now[1] - before[1])
-            points.append(Point(line["at_s"], int(line["global_step"]), mean))
+            points.append(Point(line["at_s"], line["global_step"], mean))
         before = now
     return points
 
@@ -293,16 +311,16 @@ def _times(report: Mapping[str, Any], lines: Lines, length_s: float) -> dict[str
             found[task["task"]] = TaskTime(task["seconds"], task["waited_for"])
     for name in (task["task"] for task in report["tasks"]):
         if mine := [(line["at_s"], line["tasks"][name]) for line in lines if name in line["tasks"]]:
-            found.setdefault(name, TaskTime()).bins = _told(mine, length_s)
+            found.setdefault(name, TaskTime()).bins = _bins(mine, length_s)
     return found
 
 
-def _told(mine: Sequence[tuple[float, Mapping[str, Any]]], length_s: float) -> list[tuple[float, ...] | None]:
+def _bins(mine: Sequence[tuple[float, Mapping[str, Any]]], length_s: float) -> list[tuple[float, ...] | None]:
     """Return a task's shares of input, computing and waiting, by equal parts of the run."""
     parts: list[list[tuple[float, float]]] = [[] for _ in range(min(TASK_BUCKETS, max(1, len(mine) // 2)))]
     for at_s, said in mine:
-        if (waited := number(said.get("waiting_share"))) is not None:  # else it had measured nothing yet
-            read = min(number(said.get("input_share")) or 0.0, 1 - waited)
+        if (waited := _told(said, "waiting_share")) is not None:  # else it had measured nothing yet
+            read = min(_told(said, "input_share") or 0.0, 1 - waited)
             parts[min(int(len(parts) * at_s / (length_s or 1)), len(parts) - 1)].append((read, waited))
     means = [[fmean(column) for column in zip(*part, strict=True)] for part in parts]
     return [(mean[0], 1 - sum(mean), mean[1]) if mean else None for mean in means]

@@ -11,15 +11,15 @@ from dtrain_cli.runs.history import (
     EVALUATION,
     REPORTED,
     STEPS,
-    History,
     Point,
+    RunHistory,
     Series,
     Story,
 )
 from dtrain_cli.runs.index import moment
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """A table with its question; cells are texts."""
 
     title: str
@@ -32,7 +32,7 @@ def figures_of(story: Story) -> list[dict[str, Any]]:
     return [_figures(*each) for each in zip(story.labels, story.histories, strict=True)]
 
 
-def _figures(label: str, history: History) -> dict[str, Any]:
+def _figures(label: str, history: RunHistory) -> dict[str, Any]:
     report = history.report
     started, ended = moment(report["started"]), moment(report["ended"])
     took_s = ((ended or datetime.now(UTC)) - started).total_seconds() if started else None
@@ -62,7 +62,7 @@ def _figures(label: str, history: History) -> dict[str, Any]:
     }
 
 
-def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
+def figures_table(figures: Sequence[Mapping[str, Any]]) -> ReportTable:
     """Return figures as rows; a column in which no run has anything is left out."""
     rows: list[dict[str, Any]] = []
     for each in figures:
@@ -71,7 +71,7 @@ def figures_table(figures: Sequence[Mapping[str, Any]]) -> Table:
         rows.append({**named, **final, "goodput": None if share is None else f"{share:.1%}"})
     known = dict.fromkeys(head for row in rows for head in row)
     heads = [head for head in known if any(row.get(head) is not None for row in rows)]
-    return Table("Runs", tuple(heads), [tuple(short(row.get(head)) for head in heads) for row in rows])
+    return ReportTable("Runs", tuple(heads), [tuple(short(row.get(head)) for head in heads) for row in rows])
 
 
 def short(value: Any) -> str:
@@ -80,7 +80,7 @@ def short(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def tables_of(story: Story) -> list[Table]:
+def tables_of(story: Story) -> list[ReportTable]:
     """Return the overview, and what happened, if anything did."""
     several = len(story.labels) > 1
     marks = [
@@ -89,10 +89,13 @@ def tables_of(story: Story) -> list[Table]:
         for mark in history.marks
     ]
     heads = (*(["run"] if several else []), "second", "step", "what")
-    return [figures_table(figures_of(story)), *([Table("What happened", heads, marks)] if marks else [])]
+    return [
+        figures_table(figures_of(story)),
+        *([ReportTable("What happened", heads, marks)] if marks else []),
+    ]
 
 
-def time_tables(story: Story) -> list[Table]:
+def time_tables(story: Story) -> list[ReportTable]:
     """Return for each run the share of each activity in each task's time, and for whom it waited."""
     return [
         _time_table(history, f" in {label}" if len(story.labels) > 1 else "")
@@ -101,7 +104,7 @@ def time_tables(story: Story) -> list[Table]:
     ]
 
 
-def _time_table(history: History, where: str) -> Table:
+def _time_table(history: RunHistory, where: str) -> ReportTable:
     rows = []
     used = activities(history)
     for task, times in history.times.items():
@@ -111,23 +114,23 @@ def _time_table(history: History, where: str) -> Table:
         shares = (f"{times.seconds.get(name, 0.0) / whole:.1%}" for name in used)
         rows.append((task, *shares, ", ".join(named)))
     heads = ("task", *(name.replace("_", " ") for name in used), "waits most for")
-    return Table(f"Where the time of each task{where} went", heads, rows)
+    return ReportTable(f"Where the time of each task{where} went", heads, rows)
 
 
-def activities(history: History) -> list[str]:
+def activities(history: RunHistory) -> list[str]:
     """Return the activities on which any task has spent time."""
     known = dict.fromkeys(name for times in history.times.values() for name in times.seconds)
     return [name for name in known if any(times.seconds.get(name) for times in history.times.values())]
 
 
-def numbers_table(chart: Sequence[Series], labels: Sequence[str]) -> Table:
+def numbers_table(chart: Sequence[Series], labels: Sequence[str]) -> ReportTable:
     """Return the first, least, greatest and last value of each series, and the steps of the latter three."""
     rows = []
     for series in chart:
         ends = (min(series.points, key=_value), max(series.points, key=_value), series.points[-1])
         shown = (f"{short(point.value)} at {point.step}" for point in ends)
         rows.append((series_label(series, labels), short(series.points[0].value), *shown))
-    return Table("Numbers", ("series", "first", "least", "greatest", "last"), rows)
+    return ReportTable("Numbers", ("series", "first", "least", "greatest", "last"), rows)
 
 
 def _value(point: Point) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 from dtrain.errors import DtrainError
 from dtrain.studies.study_files import values_text
 from dtrain.studies.study_spec import Parameter, Scalar, Scale, StudySpec, ValueRange
-from dtrain_cli.console.page import Line, PageChart, chart_places, drawing, label, line, page, table
+from dtrain_cli.console.page import ChartLine, PageChart, chart_places, drawing, label, line, page, table
 
 THIRDS = 3
 _BEST_COLOUR, _WORST_COLOUR = "var(--c1)", "var(--c0)"
@@ -51,8 +51,8 @@ def _best_so_far(done: Sequence[Row], spec: StudySpec) -> PageChart:
     best = accumulate((row["value"] for row in rows), max if spec.maximizes else min)
     x = {"trial": [row["trial"] for row in rows]}
     lines = [
-        Line("each trial", 1, x, [row["value"] for row in rows], dots=True),
-        Line("the best so far", 0, x, [*best]),
+        ChartLine("each trial", 1, x, [row["value"] for row in rows], dots=True),
+        ChartLine("the best so far", 0, x, [*best]),
     ]
     title = f"{spec.metric_name} of each trial, and the best so far"
     return PageChart(title, {"trial": "trial"}, lines)

@@ -53,7 +53,7 @@ class TrialStarted(TrialEvent, frozen=True, tag="started"):
 
 
 class MetricReported(TrialEvent, frozen=True, tag="reported"):
-    """The metric at a step; None: NaN or infinity. `source` is its rank: see `trial_run`."""
+    """The metric at a step; None: NaN or infinity. `source` is its rank: see `dtrain_cli.study.driver`."""
 
     step: int
     value: float | None

@@ -1,5 +1,6 @@
 """The page of a study: complete in itself, with every trial, and importance that tells what matters from what does not."""
 
+import json
 import random
 import re
 from html.parser import HTMLParser
@@ -31,9 +32,7 @@ class Cells(HTMLParser):
         self._in = tag in ("td", "th")
         if self._in:
             self.rows[-1].append("")
-        self.fetched += [value for name, value in attrs if name in ("src", "href")] + [tag] * (
-            tag == "script"
-        )
+        self.fetched += [value for name, value in attrs if name in ("src", "href")]
 
     def handle_data(self, data):
         if self._in and self.rows:
@@ -75,11 +74,12 @@ def test_every_trial_is_there_the_best_first_and_nothing_is_fetched(direction):
     assert "<b>" not in text.replace("&lt;b&gt;", "")
     trials = next(index for index, row in enumerate(cells.rows) if row[:2] == ["trial", "state"])
     assert [row[0] for row in cells.rows[trials + 1 :]] == [str(row["trial"]) for row in ranked]
-    best, parallel = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text))
-    assert len(best.findall("circle")) == 40
-    heights = [float(point.split(",")[1]) for point in best.find("polyline").get("points").split()]
-    falls = direction is Better.MAXIMIZE  # higher values stand higher up, where y is smaller
-    assert heights == sorted(heights, reverse=falls)
+    (parallel,) = (ElementTree.fromstring(svg) for svg in re.findall(r"<svg.*?</svg>", text))
+    each, best = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])["charts"][0]["series"]
+    by_trial = sorted(ranked, key=lambda row: row["trial"])
+    assert each["y"] == [row["value"] for row in by_trial]
+    assert best["y"] == sorted(best["y"], reverse=direction is Better.MINIMIZE)
+    assert best["y"][-1] == ranked[0]["value"]
     assert len(parallel.findall("polyline")) == 40 + len(PARAMETERS) + 1
 
 
