@@ -14,8 +14,8 @@ from rich.console import Console
 from security.mutations import SCALARS, some_bytes, some_json
 from security.readers import Reader, files_of, of_bytes
 
-from dtrain.messages import Verdict
 from dtrain.config import RunSpec
+from dtrain.messages import Verdict
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.runs.files import (

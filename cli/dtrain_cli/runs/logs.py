@@ -132,11 +132,13 @@ def timeline(traces: Mapping[TaskId, Iterable[Sequence[Line]]]) -> list[dict[str
 
 
 def _event(line: Line, process: int, shift_s: float) -> list[dict[str, Any]]:
-    at = {"pid": process, "ts": round((line.at_s + shift_s) * 1e6, 1)}
+    # Nanoseconds, as the clock counts: Perfetto leaves out a span that overlaps the one before by a rounding.
+    begin_ns = round(line.at_s * 1e9)
+    at = {"pid": process, "ts": (begin_ns + round(shift_s * 1e9)) / 1000}
     match line:
         case Span():
             span = {"name": line.name, "ph": "X", "tid": THREADS.get(line.name, 9), **at}
-            span["dur"] = round(line.for_s * 1e6, 1)
+            span["dur"] = (round((line.at_s + line.for_s) * 1e9) - begin_ns) / 1000
             return [span | ({"args": {"whom": line.whom}} if line.whom else {})]
         case Happened():
             fields = msgspec.to_builtins(line.what)

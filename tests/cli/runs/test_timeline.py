@@ -1,5 +1,8 @@
 """The timeline of a run, as Perfetto reads it."""
 
+from hypothesis import given
+from hypothesis import strategies as some
+
 from dtrain.cluster import TaskId
 from dtrain.runs.events import Reconnected
 from dtrain.runs.trace import Ended, Happened, Header, Span
@@ -50,3 +53,18 @@ def test_an_attempt_that_wrote_nothing_is_left_out():
     assert shown(timeline({TaskId.parse("worker:0"): [[], [header("worker:0", 1.0, 9.0, attempt=1)]]})) == [
         (0, "attempt 1", 0.0)
     ]
+
+
+@given(some.integers(0, 10**15), some.floats(0, 2e9), some.lists(some.integers(1, 10**7), min_size=2, max_size=20))
+def test_spans_that_follow_each_other_do_not_overlap(first_ns, wall_s, lengths_ns):
+    """Perfetto leaves out a span that begins within another one and ends after it."""
+    moments = [first_ns / 1e9]
+    lines = [header("worker:0", moments[0], wall_s)]
+    for length_ns in lengths_ns:
+        first_ns += length_ns
+        moments.append(first_ns / 1e9)
+        lines.append(Span(name="wait", at_s=moments[-2], for_s=moments[-1] - moments[-2], whom="ps:0"))
+    spans = [e for e in timeline({TaskId.parse("worker:0"): [lines]}) if e["ph"] == "X"]
+    begins = [round(e["ts"] * 1000) for e in spans]
+    ends = [round((e["ts"] + e["dur"]) * 1000) for e in spans]
+    assert all(end <= begin for end, begin in zip(ends, begins[1:], strict=False))
