@@ -140,7 +140,7 @@ def test_a_worker_that_has_joined_and_failed_stands_in_the_last_line_and_what_ca
     joined.wait_gone()
     (launcher.folder / "go").touch()
     succeeded(launch)
-    assert "; worker:1 failed: ValueError: bad batch (log: " in launch.err.splitlines()[-1]
+    assert "; worker:1 failed: ValueError: bad batch (log: " in launch.err.splitlines()[-2]
     late = launcher.dtrain("worker", "--join", str(launch.run_dir), PACED)
     both = launcher.dtrain("worker", "--join", str(launch.run_dir), "--index", "3", PACED)
     nowhere = launcher.dtrain("worker", "--join", "no-such-run", PACED)

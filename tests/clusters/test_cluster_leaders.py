@@ -112,7 +112,7 @@ def test_a_leader_that_is_lost_for_good_is_named_at_the_end(launcher, calm):
     launch = launcher.start(*words, PROGRAM, "--die", "chief:0", "step", "9")
     assert outcome(launcher, launch, {}) == calm
     assert "chief:0 has failed: killed by SIGKILL (signal 9); training continues without it" in launch.err
-    last = launch.err.splitlines()[-1]
+    last = launch.err.splitlines()[-2]
     assert "succeeded after" in last
     assert "chief:0 failed at step" in last
     report = report_of(launch.run_dir)

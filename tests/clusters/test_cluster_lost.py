@@ -86,7 +86,7 @@ def test_every_worker_that_is_lost_is_named_at_once_and_at_the_end(four_lost):
     left = "left before the last step (60), with exit code 0"
     assert "worker:0 has failed: ValueError: bad batch; training continues without it" in launch.err
     assert f"worker:1 has failed: {left}; training continues without it" in launch.err
-    last_line = launch.err.splitlines()[-1]
+    last_line = launch.err.splitlines()[-2]
     for name, why in {"0": "ValueError: bad batch", "[12]": left, "3": "ValueError: bad at the end"}.items():
         assert re.search(rf"worker:{name} failed at step \d+: {re.escape(why)} \(log: /", last_line)
     assert re.search("likewise worker:[12]", last_line)

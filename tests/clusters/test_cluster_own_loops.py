@@ -20,7 +20,7 @@ def test_workers_have_the_bits_of_threads_and_the_evaluator_ends(launcher):
         assert f"losses {expected}\n" in launch.log(task)
         assert f"two models {two_models}\n" in launch.log(task)
     assert "the evaluator ends" in launch.log("evaluator:0")
-    assert re.search(r"succeeded after .* s at step 5$", launch.err.strip())
+    assert re.search(r"succeeded after .* s at step 5$", launch.err, re.MULTILINE)
 
 
 def test_a_replica_that_dies_in_a_loop_ends_the_run_and_is_the_cause(launcher):

@@ -98,7 +98,8 @@ def _times(shares: ReportTable, history: RunHistory) -> list[str]:
     rows = []
     for (task, *cells), times in zip(shares.rows, history.times.values(), strict=True):
         whole = sum(times.seconds.values()) or 1.0
-        bar = pages.stack({each: times.seconds.get(each, 0.0) / whole for each in names})
+        shares_of = {each: times.seconds.get(each, 0.0) / whole for each in names}
+        bar = pages.stack(shares_of) if names else ""
         rows.append((task, bar, pages.strip(times.bins, _SAID) if any(times.bins) else "", *cells))
     heads = (shares.heads[0], "in all", "over the run", *shares.heads[1:])
     return [

@@ -275,9 +275,8 @@ def _supervise(
     why = None if outcome.failure is None else outcome.failure.kind
     may_go_on = outcome.state == RunState.STOPPED or why in (FailureKind.HOST_LOST, FailureKind.LAUNCHER)
     resumable = may_go_on and record.saved is not None
-    run_id = plan.run.run_id
-    resume, look = options.line_to_resume(run_id), options.line_to_report(run_id)
-    way_on = f"resume with  {resume}" if resumable else f"look at it with  {look}"
+    how, line_to = ("resume", options.line_to_resume) if resumable else ("look at it", options.line_to_report)
+    way_on = f"{how} with  {line_to(plan.run.run_id)}"
     final = msgspec.json.encode(report).decode() if options.json else None
     console.finish(outcome.failure, last_word, final, way_on)
     return outcome.exit_code

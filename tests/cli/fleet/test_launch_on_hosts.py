@@ -96,7 +96,7 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
     assert "fetched from h1, 0.0 MiB: made\n" in launch.err, launch.err
     assert (tmp_path / "own").read_text() == "by the user"
     assert (launch.run_dir / "fetched" / "own").read_text() == "by the leader"
-    assert f"kept apart from files of yours, in {launch.run_dir}/fetched: own" in launch.err.splitlines()[-1]
+    assert f"kept apart from files of yours, in {launch.run_dir}/fetched: own" in launch.err.splitlines()[-2]
     assert (tmp_path / "made").read_text() == "by the leader"
     assert not (tmp_path / "program.py").is_symlink()
     tasks = {task["task"]: task["host"] for task in launch.record()["tasks"]}

@@ -88,6 +88,8 @@ def test_the_table_stands_under_collapsed_lines(launcher, terminal):
     assert "\x1b[J" in terminal.seen
     last_screen = plain.rpartition("\x1b[J")[2].splitlines()
     assert last_screen[0].split()[:2] == ["task", "state"], "the last table stays"
+    *last_screen, offer = last_screen
+    assert offer == f"dtrain: look at it with  dtrain report {launch.run_dir}"
     assert "succeeded after" in last_screen[-1]
     assert all(len(line) < 80 for line in last_screen)
 

@@ -55,7 +55,11 @@ def test_an_attempt_that_wrote_nothing_is_left_out():
     ]
 
 
-@given(some.integers(0, 10**15), some.floats(0, 2e9), some.lists(some.integers(1, 10**7), min_size=2, max_size=20))
+@given(
+    some.integers(0, 10**15),
+    some.floats(0, 2e9),
+    some.lists(some.integers(1, 10**7), min_size=2, max_size=20),
+)
 def test_spans_that_follow_each_other_do_not_overlap(first_ns, wall_s, lengths_ns):
     """Perfetto leaves out a span that begins within another one and ends after it."""
     moments = [first_ns / 1e9]
