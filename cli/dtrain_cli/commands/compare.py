@@ -104,7 +104,7 @@ def _passed_on(options: Sequence[str]) -> Iterator[str]:
 
 
 class _Child:
-    """The launch that runs now; a signal to stop goes to it once, and no other launch follows."""
+    """The launch that runs now. A signal to stop goes to it, and no other launch follows."""
 
     def __init__(self) -> None:
         self.stopped = False
@@ -120,6 +120,8 @@ class _Child:
             start_new_session=True,  # Ctrl-C in the terminal comes from here alone
             preexec_fn=partial(die_with_parent, os.getpid()),
         )
+        if self.stopped:  # the signal came as it was being started
+            self._process.terminate()
         return self._process.wait()
 
     def _pass_on(self, number: int, _: Any) -> None:
