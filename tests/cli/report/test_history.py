@@ -143,6 +143,17 @@ def test_the_numbers_of_a_week_are_bounded_and_those_of_seconds_are_dense(tmp_pa
     assert counted[7 * 24 * HOUR_S] < 2500
 
 
+def test_more_tasks_have_fewer_lines(tmp_path):
+    now = [0.0]
+    log = MetricsLog(tmp_path / "metrics.jsonl", lambda: now[0])
+    statuses = [status(f"worker:{index}", step=1, loss=0.5, examples_per_s=1.0) for index in range(400)]
+    while now[0] < 600.0:
+        now[0] += 0.5
+        log.update(ToldRun.reply(1, *statuses))
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert 20 < len(lines) < 600 / 5
+
+
 def test_the_first_line_has_versions(tmp_path, story_of):
     files = tell(tmp_path / "a")
     first, second, *_ = map(json.loads, files.metrics.read_text().splitlines())

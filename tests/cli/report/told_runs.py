@@ -118,7 +118,6 @@ def hour_of_twenty(directory: Path) -> RunFiles:
                     examples_per_s=chance.gauss(900, 80),
                     waiting_share=chance.uniform(0.1, 0.4),
                     input_share=chance.uniform(0.0, 0.1),
-                    waiting_for=chance.choice(["ps:1", None, None]),
                     staleness_counts=counts[task],
                     staleness_mean=10.0,
                 )
