@@ -243,7 +243,7 @@ def _series(
     found = {("loss", STEPS): _folded(lines, names, "loss", fmean)}
     for entry in reported:
         kind = EPOCHS if TRAINED in entry else EVALUATION if EVALUATED in entry else REPORTED
-        for name, value in entry.items():
+        for name in entry:
             beside = name in ("step", "reported_s", "at_s", TRAINED, EVALUATED)
             if not beside and (value := _told(entry, name)) is not None:
                 point = Point(entry["at_s"], _step(entry, "step"), value)
@@ -256,7 +256,7 @@ def _series(
         found[f"throughput{of}", kind] = _folded(lines, tasks, "examples_per_s", sum)
         found[f"staleness{of}", kind] = _staleness(lines, tasks)
     for (chart, kind), points in found.items():
-        buckets = TASK_BUCKETS if kind in names else min(RUN_BUCKETS_MAX, BUCKETS // count)
+        buckets = TASK_BUCKETS if kind in names else min(RUN_BUCKETS_MAX, max(1, BUCKETS // count))
         if points:
             yield Series(run, chart, kind, thinned(points, buckets))
 
@@ -310,8 +310,9 @@ def _times(report: Mapping[str, Any], lines: Lines, length_s: float) -> dict[str
         for task in ({"task": ALL_TASKS, **ledger}, *ledger["tasks"]):
             found[task["task"]] = TaskTime(task["seconds"], task["waited_for"])
     for name in (task["task"] for task in report["tasks"]):
-        if mine := [(line["at_s"], line["tasks"][name]) for line in lines if name in line["tasks"]]:
-            found.setdefault(name, TaskTime()).bins = _bins(mine, length_s)
+        mine = [(line["at_s"], line["tasks"][name]) for line in lines if name in line["tasks"]]
+        if any(bins := _bins(mine, length_s)):
+            found.setdefault(name, TaskTime()).bins = bins
     return found
 
 
