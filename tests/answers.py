@@ -11,10 +11,24 @@ SCHEMAS = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 def is_of(name, value):
     """Whether a value has the form that the schema of a command gives it, and no field besides."""
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with dtrain[manifests]")
-    schema = _closed(json.loads((SCHEMAS / f"{name}.json").read_text()))
+    schema = _closed(_read(f"{name}.json"))
     jsonschema.Draft202012Validator.check_schema(schema)
     problems = list(jsonschema.Draft202012Validator(schema).iter_errors(value))
     assert not problems, (name, problems[0].message)
+
+
+def _read(file):
+    """A schema, with others in the places of references to their files."""
+
+    def whole(schema):
+        if isinstance(schema, list):
+            return [whole(each) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        there = _read(schema["$ref"]) if "$ref" in schema else {}
+        return there | {key: whole(value) for key, value in schema.items() if key != "$ref"}
+
+    return whole(json.loads((SCHEMAS / file).read_text()))
 
 
 def _closed(schema):

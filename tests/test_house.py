@@ -140,7 +140,7 @@ CITING = sorted(
     if path != Path(__file__)
 )
 
-MAX_CAPABILITIES = 48
+MAX_CAPABILITIES = 52
 
 
 def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:

@@ -1,21 +1,20 @@
 """`dtrain compare`: a program under several modes, one launch after the other, and one report over all."""
 
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dtrain.process.life_line import die_with_parent
 from dtrain_cli.commands import command_line
 from dtrain_cli.commands.command_line import ProgramCommand, ProgramWords
 from dtrain_cli.commands.report import write_page
+from dtrain_cli.console.streams import print_json
+from dtrain_cli.launch.child import start_launch
 from dtrain_cli.targets.signals import STOP_SIGNALS
 
 _BASE = {
@@ -44,7 +43,7 @@ _OWN = {"--modes": True, "--out": True, "--name": True, "--runs-dir": True, "--j
 )
 @click.option("--modes", default=",".join(MODES), show_default=True, metavar="M1,M2", help="Which, in order.")
 @click.option("--out", metavar="FILE", help="The report (default: NAME-compared.html here).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end.")
+@command_line.json_option_of("Print one JSON object at the end.")
 @command_line.spec_options
 @command_line.runs_dir_option
 def compare(
@@ -114,12 +113,7 @@ class _Child:
                 signal.signal(number, self._pass_on)
 
     def run(self, words: list[str], *, quiet: bool) -> int:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dtrain_cli.main", *words],
-            stdout=sys.stderr if quiet else None,
-            start_new_session=True,  # Ctrl-C in the terminal comes from here alone
-            preexec_fn=partial(die_with_parent, os.getpid()),
-        )
+        self._process = start_launch(words, {}, sys.stderr if quiet else None, None)
         if self.stopped:  # the signal came as it was being started
             self._process.terminate()
         return self._process.wait()
@@ -132,8 +126,6 @@ class _Child:
 
 def _show(modes: dict[Path, str], out: str, *, as_json: bool) -> None:
     """Print the figures of what has run, and write the page over it."""
-    import msgspec
-
     from dtrain.runs.files import RunFiles
     from dtrain_cli.console.run_table import stdout_console
     from dtrain_cli.console.run_text import print_table, turned
@@ -146,7 +138,7 @@ def _show(modes: dict[Path, str], out: str, *, as_json: bool) -> None:
     told = dict(zip(found, figures_of(story), strict=True))
     figures = [{"mode": mode, **told.get(path, {"state": "not started"})} for path, mode in modes.items()]
     if as_json:
-        click.echo(msgspec.json.encode({"modes": figures, "report": out if found else None}))
+        print_json({"modes": figures, "report": out if found else None})
     else:
         print_table(turned(figures_table(figures)), stdout_console())
     if found:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dtrain_cli.commands.command_line import complete_run, runs_dir_option
+from dtrain_cli.commands.command_line import complete_run, json_option_of, runs_dir_option
 from dtrain_cli.commands.runs import find
+from dtrain_cli.console.streams import print_json
 
 if TYPE_CHECKING:
     from dtrain_cli.runs.history import Story
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 @click.option("--out", metavar="FILE", help="Default: RUN.html here; - is stdout.")
 @click.option("--text", "as_text", is_flag=True, help="Print it here instead, in charts of characters.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead.")
+@json_option_of("Print one JSON object instead.")
 @runs_dir_option
 def report(
     runs: tuple[str, ...], out: str | None, as_text: bool, as_json: bool, runs_dir: Path | None
@@ -43,7 +44,7 @@ def report(
 
         from dtrain_cli.runs.summary import figures_of
 
-        click.echo(msgspec.json.encode({"figures": figures_of(story), "runs": story.histories}))
+        print_json({"figures": figures_of(story), "runs": msgspec.to_builtins(story.histories)})
         return
     if as_text:
         from dtrain_cli.console.run_table import stdout_console

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from dtrain.process import life_line
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
@@ -36,10 +36,11 @@ def start_child(words: Sequence[str], more: Mapping[str, str], out: Any, err: An
     )
 
 
-def start_launch(words: Sequence[str], more: Mapping[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start `dtrain` with these words; what it prints goes to `log`."""
-    command = [sys.executable, "-P", "-m", "dtrain_cli.main", *words]
-    return start_child(command, more, log, subprocess.STDOUT)
+def start_launch(
+    words: Sequence[str], more: Mapping[str, str], out: Any, err: Any = subprocess.STDOUT
+) -> subprocess.Popen[bytes]:
+    """Start `dtrain` with these words; what it prints goes to `out` and `err` (None: as this one's)."""
+    return start_child([sys.executable, "-P", "-m", "dtrain_cli.main", *words], more, out, err)
 
 
 def see_to_its_end(words: Sequence[str], log: Path, look: Callable[[], None]) -> tuple[int, int | None]:

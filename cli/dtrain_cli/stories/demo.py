@@ -14,9 +14,11 @@ import click
 
 from dtrain.runs.files import default_runs_dir
 from dtrain_cli import shipped
+from dtrain_cli.console.run_page import run_page
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.child import see_to_its_end
-from dtrain_cli.runs.index import new_run_id
+from dtrain_cli.runs.history import read_story
+from dtrain_cli.runs.index import find_run, new_run_id
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.targets.signals import signal_name
 
@@ -78,10 +80,12 @@ def tell(runs_dir: Path) -> tuple[int, Path]:
 
 
 def _show_where_to_look(directory: Path) -> None:
-    """Print where the whole story of the run is: the one place that would know of a report."""
-    run = directory.name if directory.parent == default_runs_dir() else str(directory)
-    click.echo(f"\nThe files of the run are in {directory}", err=True)
-    click.echo(f"  dtrain status {run}", err=True)
+    """Write the report of the run beside its files, and print where it is."""
+    page, run = directory / "report.html", find_run(str(directory), directory.parent)
+    page.write_text(run_page(read_story([run])), encoding="utf-8")
+    named = directory.name if directory.parent == default_runs_dir() else str(directory)
+    click.echo(f"\nThe report of the run is {page}", err=True)
+    click.echo(f"  dtrain report {named} --text   # the same here", err=True)
     click.echo("  dtrain init my-project   # a program of your own to start from", err=True)
 
 

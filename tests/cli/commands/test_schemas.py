@@ -106,6 +106,7 @@ def test_answers_about_a_run(answers, launcher):
         "stop": ["stop", run],
         "tune": ["tune", "status"],
         "trace": ["trace", run],
+        "report": ["report", run],
         "evaluate": ["evaluate", run, "t.npz"],
         "predict": ["predict", run, "t.npz"],
         "export": ["export", run, "m.onnx"],

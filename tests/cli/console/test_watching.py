@@ -49,6 +49,7 @@ def report(tasks, step=10):
         "global_step": step,
         "max_steps": 100,
         "rolled_back_steps": 0,
+        "goodput": None,
         "evaluation": {"global_step": 5, "accuracy": 0.5},
         "failure": None,
         "stalled": None,

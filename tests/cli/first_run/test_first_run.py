@@ -43,7 +43,9 @@ def test_the_demo_kills_two_tasks_and_trains_to_the_end(launcher):
     back = re.search(r"go back from step (\d+) to the checkpoint of step (\d+)", told)
     assert int(back[1]) - int(back[2]) == report["rolled_back_steps"]
     assert f"{report['rolled_back_steps']} of them twice" in told
-    assert report["run_dir"] in demo.err
+    page = Path(report["run_dir"]) / "report.html"
+    assert str(page) in demo.err
+    assert "uPlot" in (launcher.folder / page).read_text()
     listed = launcher.dtrain("runs", "--json", "--runs-dir", "kept")
     assert listed.end() == 0, listed.err
     assert [run["run"] for run in json.loads(listed.out)] == [report["run"]]

@@ -3,6 +3,7 @@
 import json
 import signal
 
+from answers import is_of
 from cli.report.conftest import tell
 from launching import wait_until
 
@@ -85,6 +86,7 @@ def test_modes_run_one_after_the_other_and_one_that_fails_stops_no_other(tmp_pat
     assert command.end() == 2
     assert "sync has failed (exit code 2)" in command.err
     said = json.loads(command.out)
+    is_of("compare", said)
     lost, kept = said["modes"]
     assert (lost["mode"], lost["state"]) == ("sync", "not started")
     assert (kept["mode"], kept["run"], kept["state"], kept["steps"]) == (

@@ -18,7 +18,7 @@ from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_
 
 FILES = RunFiles(Path("/runs/r"))
 RUN_FIELDS = (
-    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation failure "
+    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation goodput failure "
     "stalled unsaved "
     "run_dir tasks"
 )
@@ -57,7 +57,7 @@ def test_every_field_is_there_and_null_where_it_does_not_apply():
     filled = {name for name, value in empty["tasks"][0].items() if value is not None}
     assert filled == {"task", "state", "restarts", "log"}
     assert {name for name in empty if empty[name] is None} == {
-        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "failure", "stalled",
+        "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "goodput", "failure", "stalled",
         "unsaved",
     }  # fmt: skip
 
