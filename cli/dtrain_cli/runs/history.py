@@ -11,7 +11,7 @@ import math
 import signal
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -239,7 +239,7 @@ def _series(
     """Yield the series of a run; `place` is its place among so many."""
     run, count = place
     told = {task for line in lines for task in line["tasks"]}
-    names = {task["task"] for task in report["tasks"]} & told
+    names = [task["task"] for task in report["tasks"] if task["task"] in told]
     found = {("loss", STEPS): _folded(lines, names, "loss", fmean)}
     for entry in reported:
         kind = EPOCHS if TRAINED in entry else EVALUATION if EVALUATED in entry else REPORTED
@@ -251,7 +251,7 @@ def _series(
     rates = {task["task"]: task["examples_per_s"] or 0.0 for task in report["tasks"]}
     slowest = sorted(names, key=lambda task: (rates.get(task, 0.0), task))[:TASK_LINES_MAX]
     alone = sorted(slowest, key=TaskId.parse) if count == 1 < len(names) else []
-    for kind, tasks in ((ALL_TASKS, names), *((task, {task}) for task in alone)):
+    for kind, tasks in ((ALL_TASKS, names), *((task, [task]) for task in alone)):
         of = "" if kind == ALL_TASKS else " of each task"
         found[f"throughput{of}", kind] = _folded(lines, tasks, "examples_per_s", sum)
         found[f"staleness{of}", kind] = _staleness(lines, tasks)
@@ -273,23 +273,23 @@ def thinned(points: Sequence[Point], buckets: int) -> list[Point]:
 
 
 def _folded(
-    lines: Lines, tasks: Collection[str], field: str, fold: Callable[[list[float]], float]
+    lines: Lines, tasks: Sequence[str], field: str, fold: Callable[[list[float]], float]
 ) -> list[Point]:
     """Return what `fold` makes of a field of all tasks, at each line where any task has it."""
     points = []
     for line in lines:
-        said = [_told(each, field) for task, each in line["tasks"].items() if task in tasks]
+        said = [_told(line["tasks"][task], field) for task in tasks if task in line["tasks"]]
         if known := [each for each in said if each is not None]:
             points.append(Point(line["at_s"], line["global_step"], fold(known)))
     return points
 
 
-def _staleness(lines: Lines, tasks: Collection[str]) -> list[Point]:
+def _staleness(lines: Lines, tasks: Sequence[str]) -> list[Point]:
     """Return the mean staleness of what was pushed between two lines, unless a task began to count anew."""
     points = []
     before = 0.0, 0.0
     for line in lines:
-        counts = [each.get("staleness_counts") for task, each in line["tasks"].items() if task in tasks]
+        counts = [line["tasks"].get(task, {}).get("staleness_counts") for task in tasks]
         dealt = [each for each in counts if isinstance(each, dict)]
         pairs = [(number(stale) or 0.0, _told(each, stale) or 0.0) for each in dealt for stale in each]
         now = sum(stale * pushes for stale, pushes in pairs), sum(pushes for _, pushes in pairs)
