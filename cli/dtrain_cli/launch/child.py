@@ -43,13 +43,14 @@ def start_launch(
     return start_child([sys.executable, "-P", "-m", "dtrain_cli.main", *words], more, out, err)
 
 
-def see_to_its_end(words: Sequence[str], log: Path, look: Callable[[], None]) -> tuple[int, int | None]:
+def see_to_its_end(
+    words: Sequence[str], log: Path, signals: SignalInbox, look: Callable[[], None]
+) -> tuple[int, int | None]:
     """Run one launch, and call `look` every tenth of a second and once after its end.
 
     Return its exit code, and the signal that this process has got meanwhile: the launch stops its tasks in
     order then, and a second signal kills it.
     """
-    signals = SignalInbox()
     signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the inbox
     stopped, kill_s = None, float("inf")
     with log.open("wb") as output:

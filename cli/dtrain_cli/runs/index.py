@@ -5,7 +5,6 @@ A record is believed if its file and its folder are this user's alone: what othe
 process.
 """
 
-import fcntl
 import os
 import secrets
 import socket
@@ -19,7 +18,7 @@ import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.config.choices import On
-from dtrain.errors import RunError, RunInUseError, RunNotFoundError, SpecError
+from dtrain.errors import RunError, RunNotFoundError, SpecError
 from dtrain.runs.files import (
     NOT_BELIEVED,
     RUNS_DIR,
@@ -254,15 +253,7 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
     """
     files = RunFiles(directory)
     check_fit(files)
-    files.create()
-    lock = files.open_lock()
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunInUseError(
-                f"{directory} is in use by another launch; give another --run-dir, or stop that run"
-            ) from None
+    with files.held(f"{directory} is in use by another launch; give another --run-dir, or stop that run"):
         if files.run.exists() and not resume:
             raise SpecError(
                 f"{directory} already holds a run; resume it with --resume, or give another --run-dir"
@@ -271,11 +262,11 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
             raise RunNotFoundError(
                 f"there is no run in {directory} to resume; leave out --resume to start one there"
             )
-        keep_room(directory)
-        yield files
-    finally:
-        give_room_back(directory)
-        os.close(lock)
+        try:
+            keep_room(directory)
+            yield files
+        finally:
+            give_room_back(directory)
 
 
 class WhereRecord(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ run's files, and looks through the processes of this machine.
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from datetime import datetime
@@ -31,7 +32,7 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.spec import SpecTree, inner_spec, read_tree, sound_part
-from dtrain_cli.targets.signals import signal_name
+from dtrain_cli.targets.signals import SignalInbox, signal_name
 
 UNDISTURBED = "undisturbed"
 _STRIKES = ("SIGKILL", "SIGSTOP")
@@ -74,8 +75,11 @@ class CampaignSpec(msgspec.Struct, frozen=True):
             yield ("stories",), "expected at least one story, found none"
         for index, story in enumerate(self.stories):
             taken = story.name == UNDISTURBED or story.name in names[:index]
-            if taken or not story.name.strip() or not story.name.isprintable() or "/" in story.name:
-                yield ("stories", index, "name"), f"expected another name without '/', found {story.name!r}"
+            if taken or not re.fullmatch(r"\w[\w ,#.-]{0,79}", story.name):
+                yield (
+                    ("stories", index, "name"),
+                    f"expected another name, of letters, digits and blanks, found {story.name!r}",
+                )
             yield from below(("stories", index, "simulate"), story.simulate.problems())
 
     def told(self) -> Iterator[StorySpec]:
@@ -144,9 +148,16 @@ def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
 
     Return the exit code (1: a promise was broken; that of a signal which has stopped it) and what all of
     them, the undisturbed run first, came to.
+
+    Raises:
+        RunInUseError: another campaign uses the folder.
     """
+    with RunFiles(out).held(f"{out}: another campaign tells its stories there"):
+        return _tell(spec, out, SignalInbox())
+
+
+def _tell(spec: CampaignSpec, out: Path, signals: SignalInbox) -> tuple[int, list[StoryResult]]:
     results: list[StoryResult] = []
-    out.mkdir(parents=True, exist_ok=True)
     stories = list(spec.told())
     for number, story in enumerate(stories):
         folder = out / story.name
@@ -159,7 +170,7 @@ def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
             folder.mkdir()
             (folder / "spec.json").write_text(given)
             say(f"story {number} of {len(stories) - 1}: {story.name}")
-            code, stopped = see_to_its_end(words, folder / "launch.log", lambda: None)
+            code, stopped = see_to_its_end(words, folder / "launch.log", signals, lambda: None)
             if stopped is not None:
                 say(f"{signal_name(stopped)}: stopped; the same command goes on with this story")
                 return 128 + stopped, results

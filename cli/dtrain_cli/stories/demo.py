@@ -20,7 +20,7 @@ from dtrain_cli.launch.child import see_to_its_end
 from dtrain_cli.runs.history import read_story
 from dtrain_cli.runs.index import find_run, new_run_id
 from dtrain_cli.runs.report import read_report
-from dtrain_cli.targets.signals import signal_name
+from dtrain_cli.targets.signals import SignalInbox, signal_name
 
 WIDTH = 79
 OPENING = """\
@@ -64,7 +64,7 @@ def tell(runs_dir: Path) -> tuple[int, Path]:
                     if found := re.search(pattern, line.decode(errors="replace")):
                         _print(text.format(*found.groups()), f"{time.monotonic() - began_s:5.1f} s  ")
 
-        code, stopped = see_to_its_end(words, Path(log.name), look)
+        code, stopped = see_to_its_end(words, Path(log.name), SignalInbox(), look)
         if stopped is not None:
             say(f"{signal_name(stopped)}: the demo has been stopped; nothing of it is left running")
             return 128 + stopped, directory

@@ -40,6 +40,7 @@ run's secret, remove its records, or let `dtrain stop` end a process of his choi
 
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import stat
@@ -50,7 +51,7 @@ from typing import Any
 import msgspec
 
 from dtrain.cluster import TaskId
-from dtrain.errors import RunError, SpecError
+from dtrain.errors import RunError, RunInUseError, SpecError
 from dtrain.formats.bounded_reading import Moment
 from dtrain.process.secret import state_home
 from dtrain.process.tls_material import TlsMaterial
@@ -291,6 +292,24 @@ class RunFiles(msgspec.Struct, frozen=True):
 
     def open_lock(self) -> int:
         return os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+    @contextlib.contextmanager
+    def held(self, taken: str) -> Iterator[None]:
+        """Make the directory if need be and hold its lock.
+
+        Raises:
+            RunInUseError: another process holds it, with the message `taken`.
+        """
+        self.create()
+        lock = self.open_lock()
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunInUseError(taken) from None
+            yield
+        finally:
+            os.close(lock)
 
     def write_last_words(self, path: Path, record: Any) -> None:
         """Write a last record as `write_record` does, on a full disk into reserved room."""

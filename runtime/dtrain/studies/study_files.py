@@ -13,15 +13,14 @@
 
 import contextlib
 import errno
-import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dtrain.errors import RunError, RunInUseError, RunNotFoundError
+from dtrain.errors import RunError, RunNotFoundError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.runs.files import RunFiles, open_own
 from dtrain.runs.json_file import read_record, replace_json
@@ -126,25 +125,11 @@ class StudyFiles(RunFiles, frozen=True):
                 raise RunError(f"{self.journal}:{number}: the journal is damaged: {error!s:.200}") from None
         return events, len(data) - len(rest)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the study's lock.
-
-        Raises:
-            RunInUseError: another tuner holds it.
-        """
-        self.create()
-        lock = self.open_lock()
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
-        except BlockingIOError:
-            raise RunInUseError(
-                f"study {self.directory.name} has a tuner already, which holds {self.lock}; look at it with "
-                f"`dtrain tune status {self.directory.name}`"
-            ) from None
-        finally:
-            os.close(lock)
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Hold the study's lock; raise a `RunInUseError` if another tuner holds it."""
+        name = self.directory.name
+        look = f"look at it with `dtrain tune status {name}`"
+        return self.held(f"study {name} has a tuner already, which holds {self.lock}; {look}")
 
     def write(self, record: StudyRecord) -> None:
         for folder in ("trials", "logs"):

@@ -2,14 +2,17 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from answers import is_of
+from launching import wait_until
 from net.commands import dtrain
 
 from dtrain.config import KillFault, SimulateSection
 from dtrain.errors import SpecError
+from dtrain.runs.files import RunFiles
 from dtrain_cli.stories.campaign import StoryResult, judge, read_campaign
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -81,6 +84,7 @@ def test_seeds_draw_other_moments_and_names_are_told_apart(tmp_path):
             "name: undisturbed",
             r"c\.yaml:8:\d+: stories\.0\.name: expected another name",
         ),
+        ("name: the server dies", "name: ..", r"c\.yaml:8:\d+: stories\.0\.name: expected another name"),
         (
             "worker: 1, ps",
             "workr: 1, ps",
@@ -166,3 +170,26 @@ def test_files_of_another_kind_are_refused(tmp_path):
         SpecError, match=r"c\.yaml:3:1: spec: expected a file with a spec, or the keys of one"
     ):
         read_campaign(tmp_path / "c.yaml")
+
+
+def test_two_campaigns_do_not_share_a_folder(tmp_path):
+    (tmp_path / "digits.py").write_text((EXAMPLES / "digits.py").read_text())
+    (tmp_path / "c.yaml").write_text(CAMPAIGN)
+    with RunFiles(tmp_path / "runs" / "campaigns" / "c").held("taken"):
+        code, _, err = dtrain("chaos", "--campaign", "c.yaml", folder=tmp_path)
+    assert code == 2
+    assert "another campaign" in err
+
+
+def test_ctrl_c_stops_a_story_in_order_and_the_same_command_goes_on(launcher):
+    (launcher.folder / "c.yaml").write_text(CAMPAIGN.replace("digits.py", "forever.py"))
+    launcher.program("status()\nforever()", "forever.py")
+    told = launcher.dtrain("chaos", "--campaign", "c.yaml", "--runs-dir", "kept")
+    folder = launcher.folder / "kept" / "campaigns" / "c" / "undisturbed"
+    wait_until(lambda: list(folder.glob("run/tasks/worker-0/status.json")), "a worker of the story")
+    told.send(signal.SIGINT)
+    assert told.end() == 130, told.err
+    told.wait_gone()
+    assert "the same command goes on" in told.err
+    assert not (folder / "result.json").exists()
+    assert json.loads((folder / "run" / "run.json").read_text())["state"] == "stopped"
