@@ -20,7 +20,7 @@ def demo(as_json: bool, runs_dir: Path | None) -> int:
     """Train the shipped digits on a cluster of this machine, kill a worker and a parameter server on the way,
     and say what happens and why the training goes on.
 
-    It takes about ten seconds, needs no network and no files, and leaves one run. Ctrl-C stops all of it.
+    It takes ten to fifteen seconds, needs no network and no files, and leaves one run. Ctrl-C stops all of it.
     Exit code: that of the launch.
     """
     if sys.platform != "linux":
@@ -30,7 +30,7 @@ def demo(as_json: bool, runs_dir: Path | None) -> int:
     from dtrain_cli.stories.demo import tell
 
     code, directory = tell(runs_dir or default_runs_dir())
-    if as_json:
+    if as_json and directory.exists():  # else it was stopped before there was a run
         print_json(read_report(directory))
     return code
 

@@ -75,7 +75,7 @@ class CampaignSpec(msgspec.Struct, frozen=True):
             yield ("stories",), "expected at least one story, found none"
         for index, story in enumerate(self.stories):
             taken = story.name == UNDISTURBED or story.name in names[:index]
-            if taken or not re.fullmatch(r"\w[\w ,#.-]{0,79}", story.name):
+            if taken or not re.fullmatch(r"\w[\w ,.-]{0,79}", story.name):
                 yield (
                     ("stories", index, "name"),
                     f"expected another name, of letters, digits and blanks, found {story.name!r}",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dtrain.errors import RunError, SpecError
+from dtrain.errors import RunError, RunInUseError, SpecError
 from dtrain.runs import files, json_file
 from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record, write_record
 from dtrain_cli.runs.index import locked_run_directory
@@ -25,6 +25,18 @@ def test_a_new_or_empty_directory_is_taken_and_is_its_owners_alone(tmp_path):
     for name in ("new", "empty"):
         with locked_run_directory(tmp_path / name, resume=False):
             assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
+
+
+def test_who_finds_a_run_in_use_leaves_it_the_room_that_it_keeps_on_the_disk(tmp_path):
+    with locked_run_directory(tmp_path, resume=False):
+        kept = sorted(tmp_path.glob("reserve-*"))
+        assert kept
+        with (
+            pytest.raises(RunInUseError, match="in use by another launch"),
+            locked_run_directory(tmp_path, True),
+        ):
+            pass
+        assert sorted(tmp_path.glob("reserve-*")) == kept
 
 
 def test_a_directory_with_other_files_is_refused(tmp_path):
