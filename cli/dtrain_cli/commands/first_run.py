@@ -20,7 +20,7 @@ def demo(as_json: bool, runs_dir: Path | None) -> int:
     """Train the shipped digits on a cluster of this machine, kill a worker and a parameter server on the way,
     and say what happens and why the training goes on.
 
-    It takes ten to fifteen seconds, needs no network and no files, and leaves one run. Ctrl-C stops all of it.
+    It takes 10 to 15 seconds, needs no network and no files, and leaves one run. Ctrl-C stops all of it.
     Exit code: that of the launch.
     """
     if sys.platform != "linux":

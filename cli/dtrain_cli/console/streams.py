@@ -87,12 +87,12 @@ def say(text: str) -> None:
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """Print the answer of a command with --json to stdout: one JSON value, on one line without `indent`."""
-    print(json.dumps(value, indent=indent))  # noqa: T201
+    print(json.dumps(value, indent=indent), flush=True)  # noqa: T201 - a full disk is an error here
 
 
 def answer(value: Any, text: str, as_json: bool) -> None:
     """Print what a command has found out: as JSON, or as a text for people."""
-    print_json(value) if as_json else print(text)  # noqa: T201
+    print_json(value) if as_json else print(text, flush=True)  # noqa: T201
 
 
 CLEAR = "\x1b[H\x1b[2J"
