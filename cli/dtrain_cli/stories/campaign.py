@@ -231,8 +231,9 @@ def judge(
     strikes = len(simulate.kill) + len(simulate.pause)
     broken = {
         f"the launch ended with exit code {result.exit_code}: {result.state}": result.exit_code != 0,
+        "it has left no checkpoint, by which steps are counted": result.steps is None,
         f"it ended at step {result.steps}, the undisturbed run at {undisturbed.steps}": (
-            result.steps != undisturbed.steps or result.steps is None
+            result.steps not in (None, undisturbed.steps)
         ),
         f"{result.counted} parts of batches counted, {result.due} were due": result.counted != result.due,
         f"{result.faults} of {strikes} faults happened; the run may be too short": result.faults != strikes,

@@ -56,7 +56,7 @@ def test_a_story_like_the_undisturbed_run_keeps_every_promise():
         ({"loss": float("nan")}, "loss is nan"),
         ({"faults": 0}, "0 of 1 faults happened"),
         ({"left": 2}, "2 of its processes lived on"),
-        ({"steps": None, "counted": None, "due": None, "loss": None}, "ended at step None"),
+        ({"steps": None, "counted": None, "due": None, "loss": None}, "left no checkpoint"),
     ],
 )
 def test_each_promise_can_be_broken(changes, words):
