@@ -20,7 +20,7 @@ from dtrain.config.plain_data import NAMES, is_section, keys_of, members_of, wor
 from dtrain.config.run_spec import RunSpec, WrittenSpec
 from dtrain.config.targets import CodeSection
 from dtrain.config.training_section import DEFAULTS, TrainingSettings
-from dtrain_cli.main import SECTIONS
+from dtrain_cli.main import SECTIONS, cli
 
 REFERENCE = Path(__file__).parent / "reference"
 EXIT_CODES = Path(__file__).parents[1] / "tests" / "net" / "frozen" / "exit_codes.txt"
@@ -144,7 +144,7 @@ def spec_keys() -> str:
 
 def command_text(words: str, command: click.Command, codes: dict[str, str]) -> list[str]:
     """Return the part of the page about one command, and those below it."""
-    context = click.Context(command, info_name=f"dtrain {words}")
+    context = click.Context(command, info_name=f"dtrain {words}", **cli.context_settings)
     lines = ["", f"## dtrain {words}", "", "```text", command.get_help(context).replace("\b\n", ""), "```"]
     if seen := {
         what: code for what, code in codes.items() if re.match(rf"{re.escape(words)}\b(?![ ,]*--help)", what)
