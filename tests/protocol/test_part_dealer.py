@@ -110,6 +110,18 @@ def test_with_whole_batches_a_lost_replicas_part_is_another_ones_but_not_if_it_i
     assert [made.give(0), made.give(2)] == [1, NO_PART]
 
 
+def test_a_checkpoint_after_the_last_step_leaves_nothing_of_its_batch():
+    made = whole(2)
+    made.begin_batch()
+    made.give(1)
+    made.end_batch()
+    assert made.export() == Dealt(2, 4, ())
+    begun = PartDealer.of(Dealt(2, 6, (1, 4, 5)), whole=True)
+    assert begun.begin_batch() == [1]
+    begun.end_batch()
+    assert begun.export() == Dealt(2, 6, (4, 5)), "other batches that were begun stay due"
+
+
 def test_a_checkpoint_in_the_middle_of_a_batch_begins_it_anew():
     made = whole(2)
     made.begin_batch()

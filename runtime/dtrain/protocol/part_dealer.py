@@ -162,11 +162,7 @@ class PartDealer(msgspec.Struct):
 
     def begin_batch(self) -> list[int]:
         """Settle the rest of the batch and begin the next one (`whole`); return its parts to compute."""
-        self.given.clear()
-        self.current.clear()
-        self.parts_of.clear()
-        if self.due:
-            self.due = {part for part in self.due if part // self.parts != self.batch}
+        self.end_batch()
         if not self.due:
             self.batch = self.next // self.parts  # a run with backups may have dealt some parts of it
             left = range(self.next, (self.batch + 1) * self.parts)
@@ -175,6 +171,13 @@ class PartDealer(msgspec.Struct):
             return list(left)
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
+
+    def end_batch(self) -> None:
+        """Settle the rest of the batch (`whole`), as where the last step has been made."""
+        self.given.clear()
+        self.current.clear()
+        self.parts_of.clear()
+        self.due = {part for part in self.due if part // self.parts != self.batch}
 
     @property
     def outstanding(self) -> int:

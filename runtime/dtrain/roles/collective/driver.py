@@ -219,6 +219,7 @@ class CollectiveDriver:
         version = self._board.versions[(self.round + 1) % 2]
         if self.store.max_steps is not None and version >= self.store.max_steps:
             self._places = []
+            dealer.end_batch()
         elif not again:
             self._places = [part % dealer.parts for part in dealer.begin_batch()]
         self._batch = dealer.batch
