@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import pwd
+import re
 import socket
 import stat
 import time
@@ -32,6 +33,7 @@ from dtrain_cli.queue.rules import Capacity, Ticket
 QUEUE_DIR = "DTRAIN_QUEUE_DIR"
 LOCK_PATIENCE_S = 30.0
 TICKET_BYTES = 4096
+_TICKET = re.compile(r".+\.\d+\.ticket(\.new)?")
 SETTLED_NS = 50_000_000
 """A change that follows another one this closely may leave the time of the folder as it is."""
 
@@ -114,8 +116,8 @@ class TicketFolder:
 
     def enter(self, ticket: Ticket, tickets: list[Ticket]) -> None:
         """Put a ticket last in line, and remove those of dead launchers; the caller holds the lock."""
-        for path in self.path.glob("*.*"):
-            if path.name not in {each.file for each in tickets}:
+        for path in self.path.iterdir():
+            if _TICKET.fullmatch(path.name) and path.name not in {each.file for each in tickets}:
                 with contextlib.suppress(OSError):  # another user's
                     path.unlink()
         self.own = f"{ticket.run}.{ticket.pid}.ticket"

@@ -192,8 +192,13 @@ def test_a_short_one_passes_and_the_line_obeys_its_users(shop: Shop) -> None:
     cores = str(capacity_of_machine().cores)
     if cores == "1":
         pytest.skip("one core: nothing is free beside a run")
+    others, dead = shop.folder.path / "train.py", shop.folder.path / "gone.1.ticket"
+    for path in (others, dead):
+        path.write_text("")
     shop.enter("runs", "--cores", "1", "--timeout", "500")
     wait_until(lambda: shop.has_begun("runs"), "the first one")
+    assert others.exists(), "a file that is no ticket is not the queue's to remove"
+    assert not dead.exists()
     shop.enter("head", "--cores", cores)
     for name in ("a", "b", "c"):
         shop.enter(name, "--cores", "1")
