@@ -76,9 +76,8 @@ _MARKS = _Table(_MARKS_COUNT, _FIRST, 3, 512)
 _RETURNS = _Table(_RETURNS_COUNT, _FIRST + 3 * 512, 2, 64)
 """Moments and the versions to which the replica returned; a later return to less covers an earlier one."""
 _NUMBERS_BYTES = 8 * (_RETURNS.first + 2 * 64)
-_TEXT_BYTES = 4096
+_TEXT_BYTES, _NAMES_MAX = 4096, 32
 SHEET_BYTES = _NUMBERS_BYTES + _TEXT_BYTES
-_NAMES_MAX = 32
 _VERDICTS = {Verdict.REFUSED: _STALE, Verdict.FINISHED: _LATE, Verdict.VOID: _ROLLED_BACK}
 _MARKED_AFTER_S = 0.001
 """Steps that follow faster have a mark together."""
@@ -197,7 +196,7 @@ class Timesheet:
         _RETURNS.write(numbers, [*returns, (self._asked_s, version)][-_RETURNS.most :])
 
     def _mark(self, version: int, at_s: float) -> None:
-        """Note how much has counted up to a version; the last mark is always exact."""
+        """Note how much has counted up to a version. The last mark moves on with each call."""
         numbers, self._marked_s = self._numbers, at_s
         marks = int(numbers[_MARKS_COUNT]) - (self._merged < self._stride)
         self._merged = self._merged + 1 if self._merged < self._stride else 1
