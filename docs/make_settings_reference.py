@@ -145,6 +145,7 @@ def spec_keys() -> str:
 def command_text(words: str, command: click.Command, codes: dict[str, str]) -> list[str]:
     """Return the part of the page about one command, and those below it."""
     context = click.Context(command, info_name=f"dtrain {words}", **cli.context_settings)
+    command._help_option = None  # click keeps that of the first context, which may have no -h
     lines = ["", f"## dtrain {words}", "", "```text", command.get_help(context).replace("\b\n", ""), "```"]
     if seen := {
         what: code for what, code in codes.items() if re.match(rf"{re.escape(words)}\b(?![ ,]*--help)", what)

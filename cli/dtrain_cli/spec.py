@@ -344,7 +344,7 @@ def read_spec(
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines += [tree.describe(path, text) for path, text in problems[:MISTAKES_MAX]]
     if lines or spec is None:
-        raise SpecError("\n".join(_cut(lines, len(problems))))
+        raise SpecError(mistakes_text(lines, len(problems)))
     for path, text in spec.unused():
         note(tree.describe(path, text))
     return spec.resolved() if foreign or trains else spec
@@ -386,10 +386,11 @@ def inner_spec(
     return given, [source.describe(*problem) for problem in ordered]
 
 
-def _cut(lines: list[str], problems: int) -> list[str]:
+def mistakes_text(lines: list[str], problems: int = 0) -> str:
+    """Return the lines of so many mistakes, or more, cut to what can be read."""
     shown = [line if len(line) <= LINE_MAX else f"{line[:LINE_MAX]}..." for line in lines[:MISTAKES_MAX]]
     more = max(problems, len(lines)) - len(shown)
-    return [*shown, f"and {more} more mistakes"] if more > 0 else shown
+    return "\n".join([*shown, f"and {more} more mistakes"] if more > 0 else shown)
 
 
 def _add_default_cluster(data: dict[str, Any], foreign: bool) -> None:

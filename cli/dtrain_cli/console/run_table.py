@@ -107,9 +107,7 @@ def status_table(
     known = rows_of(report)
     live = report["state"] in LIVE_RUN_STATES
     rate = total_examples_per_s(known) if live else None
-    headline = _headline(report)
-    headline.append("".join(f"  {text}" for text in (rate and f"{rate:,.0f} examples/s", left) if text))
-    parts: list[Any] = [headline]
+    parts: list[Any] = [_headline(report)]
     tasks = report["tasks"] if tasks is None else plain_data(tasks)
     rows = [{name: cell_of(task, name) for name in COLUMNS} for task in tasks]
     parts += [_table(rows, width, sorted_by, chosen)] if rows else []
@@ -117,6 +115,8 @@ def status_table(
         parts.append(Text(f"and {len(report['tasks']) - len(rows)} more tasks", style="dim"))
     if report["evaluation"]:
         parts.append(Text(f"evaluation: {evaluation_text(report['evaluation'], report['global_step'])}"))
+    if text := "  ".join(each for each in (rate and f"{rate:,.0f} examples/s", left) if each):
+        parts.append(Text(text))
     for text in advice(known, slow_replicas(known), report["global_step"]) if live else ():
         parts.append(Text(text, style="yellow", overflow="fold"))
     if report["goodput"]:

@@ -31,7 +31,7 @@ from dtrain_cli.launch.child import see_to_its_end
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.report import read_report
-from dtrain_cli.spec import SpecTree, inner_spec, read_tree, sound_part
+from dtrain_cli.spec import SpecTree, inner_spec, mistakes_text, read_tree, sound_part
 from dtrain_cli.targets.signals import SignalInbox, signal_name
 
 UNDISTURBED = "undisturbed"
@@ -132,7 +132,7 @@ def read_campaign(path: Path) -> CampaignSpec:
     problems.sort(key=lambda problem: tree.position(problem[0]))
     base, more = inner_spec("spec", tree, path.parent, foreign=False)
     if lines := [tree.describe(*problem) for problem in problems] + more:
-        raise SpecError("\n".join(lines))
+        raise SpecError(mistakes_text(lines))
     base = base or {"cluster": msgspec.to_builtins(EMBEDDED_DEFAULT.cluster)}
     program = (path.parent / spec.program).absolute()
     for index, story in enumerate(spec.stories):

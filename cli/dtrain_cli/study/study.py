@@ -21,7 +21,7 @@ from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.runs.report import is_locked
-from dtrain_cli.spec import SpecTree, inner_spec, read_tree, sound_part
+from dtrain_cli.spec import SpecTree, inner_spec, mistakes_text, read_tree, sound_part
 from dtrain_cli.study.driver import Tuner
 from dtrain_cli.study.packing import blind_text
 
@@ -45,7 +45,7 @@ def read_study(path: Path, foreign: bool) -> tuple[StudySpec, dict[str, Any] | N
     problems.sort(key=lambda problem: tree.position(problem[0]))
     lines = [tree.describe(*problem) for problem in problems] + more
     if lines:
-        raise SpecError("\n".join(lines))
+        raise SpecError(mistakes_text(lines))
     return spec, trial
 
 
