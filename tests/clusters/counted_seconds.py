@@ -38,6 +38,10 @@ def main():
         with path.open("a") as file:
             file.write(json.dumps([what, at_s, batch]) + "\n")
 
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # see proc_pid_stat(5)
+    lived_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    tell("born", time.monotonic() - lived_s)
+
     def gradients(weights, x, y):
         nonlocal made
         made += 1

@@ -33,7 +33,20 @@ STORIES = {
         {"rolled_back"},
     ),
     "backups skip a slow replica": (
-        (*SYNC, "--ps", "1", "--backup-workers", "1", COUNTED, "--parts", "2", "--slow", "worker:1"),
+        (
+            *SYNC,
+            "--ps",
+            "1",
+            "--backup-workers",
+            "1",
+            COUNTED,
+            "--parts",
+            "2",
+            "--steps",
+            "50",
+            "--slow",
+            "worker:1",
+        ),
         {"late"},
     ),
     "a slow replica is waited for": (
@@ -44,9 +57,12 @@ STORIES = {
         (*ASYNC, *DROPPED, COUNTED, "--steps", "60", "--slow", "worker:1"),
         {"stale"},
     ),
-    "an asynchronous worker is killed": ((*ASYNC, COUNTED, "--die", "worker:1@8"), {"recomputed"}),
+    "an asynchronous worker is killed": (
+        (*ASYNC, COUNTED, "--steps", "60", "--die", "worker:1@8"),
+        {"recomputed"},
+    ),
     "one process is killed after a checkpoint": (
-        ("--strategy", "single", *OFTEN, COUNTED, "--die", "chief:0@25"),
+        ("--strategy", "single", *OFTEN, COUNTED, "--steps", "80", "--die", "chief:0@25"),
         {"recomputed", "rolled_back"},
     ),
     "a replica without servers is killed": (
@@ -54,7 +70,7 @@ STORIES = {
         {"recomputed"},
     ),
     "backups without servers": (
-        (*REDUCED, "--backup-workers", "1", COUNTED, "--parts", "2", "--slow", "worker:1"),
+        (*REDUCED, "--backup-workers", "1", COUNTED, "--parts", "2", "--steps", "50", "--slow", "worker:1"),
         {"late"},
     ),
     "replicas are threads": (
@@ -87,7 +103,7 @@ def computations(lines):
     for what, at_s, batch in lines:
         if what == "begun":
             begun[batch] = at_s
-        elif what != "fitted":
+        elif what in ("ended", "killed"):
             yield batch, at_s, at_s - begun.pop(batch), what == "killed"
 
 
@@ -95,17 +111,13 @@ def counted(launch, replicas):
     """Seconds by what the program and the launcher's journal say: good, killed, lost, rest, idle."""
     weights = json.loads((launch.folder / "weights.json").read_text())
     assert all(count == pytest.approx(round(count)) and 0 <= round(count) <= 1 for count in weights), weights
-    moments = {
-        (kind, line["task"], line["attempt"]): line["monotonic_s"]
-        for kind in ("started", "exited")
-        for line in launch.events(kind)
-    }
+    moments = {(line["task"], line["attempt"]): line["monotonic_s"] for line in launch.events("exited")}
     seconds = defaultdict(float)
     ended = defaultdict(list)
     for task, attempts in told(launch.folder).items():
-        since_s = moments["started", task, 0]
+        since_s = attempts[0][0][1]  # the birth of its first process
         for attempt, lines in sorted(attempts.items()):
-            first_s, until_s = lines[0][1], moments["exited", task, attempt]
+            first_s, until_s = lines[1][1], moments[task, attempt]
             seconds["idle"] += replicas * (first_s - since_s)
             seconds["rest"] += replicas * (until_s - first_s)
             since_s = until_s

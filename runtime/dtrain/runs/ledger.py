@@ -280,7 +280,8 @@ def ledger_of(
             continue
         parts, up_s, down_s, start_s = [], attempts[0].begun_s, 0.0, 0.0
         for attempt in attempts:
-            down_s += max(0.0, attempt.begun_s - up_s)
+            # The launcher may hear late that a process has begun.
+            down_s += max(0.0, min([attempt.begun_s, *(sheet.begun_s for sheet in attempt.sheets)]) - up_s)
             up_s = now_s if attempt.ended_s is None else attempt.ended_s
             parts += [_seconds_of(attempt, sheet, up_s, returns) for sheet in attempt.sheets]
             start_s += (replicas - len(attempt.sheets)) * (up_s - attempt.begun_s)
