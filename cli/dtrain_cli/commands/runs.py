@@ -150,10 +150,13 @@ def logs(
     width = max(len(str(task)) for task in tasks) if len(outputs) > 1 else 0
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
     if all(output.is_empty for output in outputs):
+        own = (
+            ""
+            if run.record.keeps_logs
+            else "; a task that is started without a launcher prints on its own terminal"
+        )
         click.echo(
-            f"run {run.record.run} has no output of these tasks so far; a task that is started without a "
-            "launcher prints on its own terminal",
-            err=True,
+            f"{', '.join(map(str, tasks))} of run {run.record.run}: nothing printed so far{own}", err=True
         )
     for output in outputs:
         if last is not None:

@@ -262,6 +262,8 @@ def _supervise(
         with contextlib.suppress(OSError):
             write_record(files.goodput, report["goodput"])
         console.say(ledger_text(report["goodput"]))
+    for text in supervisor.advice.texts:
+        console.say(text)
     joined = [task for task in lost_tasks(report) if task["task"] not in own]
     lost = [(life.state, life.lost) for life in supervisor.lives.values() if life.lost]
     if text := lost_on_the_way(lost, joined):

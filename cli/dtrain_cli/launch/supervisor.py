@@ -26,6 +26,7 @@ from dtrain_cli.launch.run_progress import Hints, RunProgress
 from dtrain_cli.launch.task_ends import TaskEnds
 from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
 from dtrain_cli.plan.run_plan import RunPlan
+from dtrain_cli.runs.advice import LastingAdvice
 from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import first_line
@@ -82,6 +83,7 @@ class Supervisor:
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
         self._hints = Hints(plan.spec, {} if journal.record.saved else self.lives)
+        self.advice = LastingAdvice()
 
     def run(self) -> RunOutcome:
         """Start every task, watch until the run has ended, and leave no process of it."""
@@ -270,6 +272,8 @@ class Supervisor:
                 life.state = TaskState.RUNNING
         self._announce_joined_workers()
         self._note_progress()
+        if self._order is None:
+            self.advice.look(self.progress.rows(), self.progress.step)
         for text in self._hints.due(self._journal.record.saved, self.progress.step, now_s):
             self._console.say(text)
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):

@@ -24,6 +24,7 @@ STALE = 2.0
 """Gradients are called old at so many times the staleness that the number of replicas explains."""
 LATE_SHARE = 0.1
 RESTARTS = 3
+LOOKS_MIN = 3
 PAGE = "docs/guide/advice.md"
 
 
@@ -56,19 +57,40 @@ def advice(rows: Sequence[Row], slow: dict[TaskId, float], step: int | None) -> 
         yield _text("input", found, "read ahead, cache, or store the data in a faster form")
     shares = [each.waiting_share or 0.0 for task, each in trains.items() if task not in slow]
     waits = statistics.median(shares or [0.0])
-    if slow and waits >= HELD_UP_SHARE:
+    late = sum(each.stale_gradients or 0 for each in replicas)
+    if slow and waits >= HELD_UP_SHARE and not (stale or late):  # late in sync: there are backups
         task = max(slow, key=lambda each: slow[each])
         found = f"{task} is {slow[task]:.1f} x slower, and the others wait for it {waits:.0%} of the time"
         yield _text("slow", found, "--backup-workers 1 goes on without it")
     if stale and len(replicas) > 1 and statistics.fmean(stale) >= STALE * (len(replicas) - 1):
         found = f"gradients are {statistics.fmean(stale):.1f} steps old, with {len(replicas)} replicas"
         yield _text("stale", found, "--staleness-bound limits it, a lower learning rate bears it")
-    late = sum(each.stale_gradients or 0 for each in replicas)
     if stale and late > LATE_SHARE * (step + late):
         yield _text("late", f"{late} gradients were too old and dropped", "raise training.max_staleness")
     if waits >= WAITING_SHARE and not slow:
         found = f"replicas wait for servers or each other {waits:.0%} of the time"
         yield _text("waiting", found, "a larger batch computes more between two waits")
+
+
+class LastingAdvice:
+    """The advice of a whole run: what has held for half of it."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._found: dict[str, tuple[int, str]] = {}
+
+    def look(self, rows: Sequence[Row], step: int | None) -> None:
+        """Note what is to be advised now; to be called at even intervals."""
+        if not step:
+            return
+        self._looks += 1
+        for text in advice(rows, slow_replicas(rows), step):
+            section = text.rpartition("#")[2]
+            self._found[section] = self._found.get(section, (0, ""))[0] + 1, text
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for looks, text in self._found.values() if looks >= max(LOOKS_MIN, self._looks / 2)]
 
 
 def _text(section: str, found: str, remedy: str) -> str:

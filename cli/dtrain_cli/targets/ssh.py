@@ -96,7 +96,7 @@ class Ssh(AgentOpener):
             for pattern, why in _FOR_GOOD:
                 if re.search(pattern, words):  # behind a jump host the last line may be what followed from it
                     cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip()
-                    works = f"`ssh {host}` has to work without a question"
+                    works = f"`ssh {host}` has to work without a question: try it once, and answer"
                     return f"{host}: it {why} ({cause[:_WORDS_MAX]}); {works}", False
             again = re.search(_BY_CHANCE, words) is not None or not words.strip()
             return f"{host}: ssh cannot log in{quoted}", again

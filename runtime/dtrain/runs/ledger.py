@@ -340,17 +340,20 @@ _NAMES = {Cause.ROLLED_BACK: "rolled back", Cause.RECOMPUTED: "recomputed for th
 
 
 def ledger_text(ledger: Mapping[str, Any]) -> str:
-    """Return ``goodput 93.1 %: wait 4.0 % (for worker:2), start 2.9 %``, in tenths that add up to 100 %."""
+    """Return ``goodput 93.1 %: wait 4.0 % (3.1 % for worker:2), start 2.9 %``, which add up to 100 %.
+
+    A task is named that most of the waiting was for.
+    """
     seconds, whole_s = ledger["seconds"], ledger["allocated_s"] or 1.0
     exact = {cause: 1000 * seconds[cause] / whole_s for cause in CAUSES}
     tenths = {cause: math.floor(value) for cause, value in exact.items()}
     rest = round(sum(exact.values())) - sum(tenths.values())
     for cause in sorted(CAUSES, key=lambda each: tenths[each] - exact[each])[:rest]:
         tenths[cause] += 1
-    whom = next(iter(ledger["waited_for"]), None)
+    whom, most_s = next(iter(ledger["waited_for"].items()), ("", 0.0))
+    named = f" ({100 * most_s / whole_s:.1f} % for {whom})" if 2 * most_s > seconds[Cause.WAIT] else ""
     words = [
-        f"{_NAMES.get(cause, cause)} {tenths[cause] / 10:.1f} %"
-        + (f" (for {whom})" if cause is Cause.WAIT and whom else "")
+        f"{_NAMES.get(cause, cause)} {tenths[cause] / 10:.1f} %" + (named if cause is Cause.WAIT else "")
         for cause in sorted(CAUSES, key=lambda each: -tenths[each])
         if tenths[cause] and cause is not Cause.GOOD
     ]

@@ -169,10 +169,13 @@ def test_that_there_are_no_logs_of_tasks_by_hand_is_said(make_run, dtrain):
         leave_nothing()
         done = dtrain("logs", "worker:0")
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr == (
-            "run r1 has no output of these tasks so far; a task that is started without a launcher prints on its "
-            "own terminal\n"
-        )
+        assert done.stderr == "worker:0 of run r1: nothing printed so far\n"
+    record = read_record(files.run, RunRecord)
+    record.keeps_logs = False
+    write_record(files.run, record)
+    assert dtrain("logs", "worker:0").stderr.endswith(
+        "; a task without a launcher prints on its own terminal\n"
+    )
     assert dtrain("logs").stderr == ""
 
 

@@ -88,7 +88,8 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
     assert "succeeded after" in launch.err
     ledger = json.loads((launch.run_dir / "goodput.json").read_text())
     assert [row["task"] for row in ledger["tasks"]] == ["chief:0", "worker:0", "worker:1"]
-    assert all(row["seconds"]["good"] > 0 for row in ledger["tasks"]), ledger
+    assert all(row["seconds"]["start"] > 0 for row in ledger["tasks"]), "each has told of itself"
+    assert ledger["seconds"]["good"] > 0  # in a run of some steps a worker may come too late for all of them
     where = tmp_path / "h1" / "dtrain" / "hosts" / "h1"
     (work,) = where.glob("*/work")
     assert f"chief:0 | secret not for everybody open yes in {work}" in launch.out

@@ -7,7 +7,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.messages.membership import TaskStatus
-from dtrain_cli.runs.advice import PAGE, Row, advice, slow_replicas, total_examples_per_s
+from dtrain_cli.runs.advice import PAGE, LastingAdvice, Row, advice, slow_replicas, total_examples_per_s
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,7 +59,25 @@ def test_a_run_that_goes_well_has_no_advice():
     assert told({**ASYNC, "stale_gradients": 3}, ASYNC, ASYNC)[0] == [], "few in 100 steps"
     slow_but_skipped = [{"waiting_share": 0.02}, {"waiting_share": 0.02}, {"examples_per_s": 10.0}]
     assert told(*slow_but_skipped)[0] == [], "backups: nobody waits for it"
+    skipped = [{"waiting_share": 0.6}, {"waiting_share": 0.7}, {"examples_per_s": 30.0, "stale_gradients": 9}]
+    assert told(*skipped)[0] == [], "backups are on, and wait for each other: the remedy has been taken"
     assert told({"input_share": 0.9}, step=0)[0] == [], "nothing is trained yet"
+
+
+def test_at_the_end_that_advice_is_given_which_has_held_for_half_of_the_run():
+    def row(share):
+        said = TaskStatus("worker:0", 1, "here", examples_per_s=1.0, input_share=share)
+        return [Row(TaskId.parse("worker:0"), "running", 0, said)]
+
+    lasting = LastingAdvice()
+    for share in (0.9, 0.9, 0.0):
+        lasting.look(row(share), 10)
+    assert lasting.texts == [], "too short to say"
+    lasting.look(row(0.5), 10)
+    assert ["50% of its time" in text for text in lasting.texts] == [True]
+    for _ in range(4):
+        lasting.look(row(0.0), 10)
+    assert lasting.texts == []
 
 
 def test_every_section_of_the_guide_is_advice_that_is_given():

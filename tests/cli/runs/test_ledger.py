@@ -267,7 +267,11 @@ def test_the_line_adds_up_to_a_hundred():
     third |= {Cause.GOOD: 1 / 3, Cause.WAIT: 1 / 3, Cause.RECOMPUTED: 1 / 3}
     text = ledger_text({"seconds": third, "allocated_s": 1.0, "waited_for": {"worker:2": 0.2, "ps:0": 0.1}})
     assert sorted(text.replace("goodput ", "").replace(": ", ", ").split(", "))[0].startswith("33.")
-    numbers = [float(word) for word in text.replace(":", "").split() if word[0].isdigit()]
+    numbers = [
+        float(word) for word in text.replace(":", "").split() if word[0].isdigit()
+    ]  # not that in brackets
     assert sum(numbers) == pytest.approx(100.0)
-    assert "wait 33.3 % (for worker:2)" in text
+    assert "wait 33.3 % (20.0 % for worker:2)" in text
+    even = {"seconds": third, "allocated_s": 1.0, "waited_for": {"worker:2": 0.16, "ps:0": 0.15}}
+    assert "wait 33.3 %," in ledger_text(even), "no task is named where none has most of it"
     assert "recomputed for the dead 33." in text
