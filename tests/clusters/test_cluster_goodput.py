@@ -160,6 +160,6 @@ def test_the_ledger_says_what_a_program_has_counted_for_itself(launcher, story):
     assert f'dtrain_goodput_ratio{{run="{launch.record()["run"]}"}} {ledger["share"]:.10g}\n' in exported
     assert re.search(r"^dtrain_up\{.*\} 0$", exported, re.MULTILINE)
     line = next(line for line in launch.err.splitlines() if line.startswith("dtrain: goodput "))
-    shares = [float(share) for share in re.findall(r"([\d.]+) %", line)]
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", re.sub(r"\(.*?\)", "", line))]
     assert shares[0] == pytest.approx(100 * ledger["share"], abs=0.1)
     assert sum(shares) == pytest.approx(100, abs=0.1)

@@ -150,14 +150,9 @@ def logs(
     width = max(len(str(task)) for task in tasks) if len(outputs) > 1 else 0
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
     if all(output.is_empty for output in outputs):
-        own = (
-            ""
-            if run.record.keeps_logs
-            else "; a task that is started without a launcher prints on its own terminal"
-        )
-        click.echo(
-            f"{', '.join(map(str, tasks))} of run {run.record.run}: nothing printed so far{own}", err=True
-        )
+        where = "" if run.record.keeps_logs else "; a task without a launcher prints on its own terminal"
+        names = ", ".join(map(str, tasks))
+        click.echo(f"{names} of run {run.record.run}: nothing printed so far{where}", err=True)
     for output in outputs:
         if last is not None:
             output.skip_to_last(last)
