@@ -44,7 +44,7 @@ def test_a_stopped_replica_holds_up_neither_steps_nor_one_that_joins_and_knows_a
         *words,
     )
     launch.wait_for((launcher.folder / "go-worker:1").exists, "4 steps of worker:1, which computes")
-    stopped = launch.task("worker:1")["pid"]
+    stopped = launch.wait_for(lambda: launch.task("worker:1")["pid"], "the record of worker:1")
     os.kill(stopped, signal.SIGSTOP)
     joined = launcher.dtrain("worker", "--join", launch.run_dir, *words)
     launch.wait_for(lambda: (launch.run_dir / "tasks" / "worker-2" / "status.json").exists(), "one more")
