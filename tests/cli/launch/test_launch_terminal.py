@@ -74,6 +74,7 @@ def test_the_table_stands_under_collapsed_lines(launcher, terminal):
         return re.sub(r"\x1b\[[0-9;]*m", "", terminal.read())
 
     wait_until(lambda: all(re.search(rf"{task} +running +400", shown()) for task in TASKS))
+    wait_until(lambda: "\x1b[J" in terminal.read(), "the table drawn again")
     launch.send(signal.SIGSTOP)  # it finds all lines at once, as if they had been printed in one moment
     (launch.run_dir / "go").touch()
     wait_until(lambda: all(launch.log(task) for task in TASKS))
