@@ -224,6 +224,7 @@ ROOMS = {
     "dtrain_cli/launch/policies/": ["cli/launch/policies"],
     "dtrain_cli/runs/faults.py": ["cli/launch/policies"],
     "dtrain_cli/spec.py": ["cli/spec"],
+    "state/": ["state"],
     "training/": ["training"],
     "wire/": ["wire", "security/test_proof.py", "security/test_strangers.py", "security/test_tls.py"],
 }
