@@ -242,6 +242,11 @@ class Launch(Command):
             (task for task in self.record()["tasks"] if task["task"] == name), {"state": None, "pid": None}
         )
 
+    def pid(self, name: str) -> int:
+        """The process of a task; run.json knows it a moment after the task has begun to act."""
+        found: int = self.wait_for(lambda: self.task(name)["pid"], f"the process of {name}")
+        return found
+
     def events(self, kind: str) -> list[dict[str, Any]]:
         """The journal's events of a kind."""
         with contextlib.suppress(OSError):

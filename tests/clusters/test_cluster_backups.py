@@ -30,8 +30,8 @@ def without_its_first_two(early):
     )
     for task in ("chief:0", "worker:0"):
         launch.wait_for((early.folder / f"go-{task}").exists, f"4 steps of {task}, which computes")
-    os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
-    os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("worker:0"), signal.SIGSTOP)
+    os.kill(launch.pid("chief:0"), signal.SIGKILL)
     (early.folder / "go").touch()
     return launch
 
@@ -44,7 +44,7 @@ def test_a_stopped_replica_holds_up_neither_steps_nor_one_that_joins_and_knows_a
         *words,
     )
     launch.wait_for((launcher.folder / "go-worker:1").exists, "4 steps of worker:1, which computes")
-    stopped = launch.wait_for(lambda: launch.task("worker:1")["pid"], "the record of worker:1")
+    stopped = launch.pid("worker:1")
     os.kill(stopped, signal.SIGSTOP)
     joined = launcher.dtrain("worker", "--join", launch.run_dir, *words)
     launch.wait_for(lambda: (launch.run_dir / "tasks" / "worker-2" / "status.json").exists(), "one more")

@@ -27,7 +27,7 @@ def silent_server(early):
     """A launch of which the server answers no more, while all start."""
     launch = early.start(*SMALL, "--start-timeout", "6", PACED, "--wait_for", "go")
     launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
-    os.kill(launch.task("ps:0")["pid"], signal.SIGSTOP)
+    os.kill(launch.pid("ps:0"), signal.SIGSTOP)
     (early.folder / "go").touch()
     return launch
 

@@ -28,7 +28,7 @@ def test_closures_count_once_though_their_workers_are_killed(launcher, seed):
         path = chance.choice(sorted(before or launcher.folder.glob("in-*")))
         victim = f"worker:{path.name.rpartition('-')[2]}"
         path.unlink()
-        os.kill(launch.task(victim)["pid"], signal.SIGKILL)
+        os.kill(launch.pid(victim), signal.SIGKILL)
     (launcher.folder / "go").touch()
     assert launch.end() == 0, launch.err
     assert f"SUM 200 {[200.0] * 8}" in launch.out
@@ -50,7 +50,7 @@ def begun(launcher):
 
 def test_a_coordinator_that_is_started_again_begins_anew_with_the_same_workers(launcher):
     launch = begun(launcher)
-    os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("chief:0"), signal.SIGKILL)
     (launcher.folder / "go").touch()
     assert launch.end() == 0, launch.err
     assert f"SUM 200 {[200.0] * 8}" in launch.out
@@ -60,7 +60,7 @@ def test_a_coordinator_that_is_started_again_begins_anew_with_the_same_workers(l
 
 def test_a_server_that_is_killed_ends_the_program_by_its_name(launcher):
     launch = begun(launcher)
-    os.kill(launch.task("ps:1")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("ps:1"), signal.SIGKILL)
     (launcher.folder / "go").touch()
     assert launch.end() != 0
     assert "PeerLostError: ps:1 has lost the variables of this program: it was started again" in launch.err

@@ -30,7 +30,7 @@ PROGRAM = (PACED, "--steps", str(STEPS), "--wait_for", "go", "--after", "30")
 def kill_while_training(launch, task):
     """kill -9 of a task when all are up and some steps are done."""
     launch.wait_for(lambda: launch.record()["state"] == "running" and step_of(launch) >= 12, "12 steps")
-    os.kill(launch.task(task)["pid"], signal.SIGKILL)
+    os.kill(launch.pid(task), signal.SIGKILL)
 
 
 def test_a_worker_and_a_chief_that_are_killed_come_back_and_training_ends_as_planned(launcher):
@@ -146,7 +146,7 @@ def test_a_program_of_several_fits_goes_on_in_the_one_under_way_when_its_chief_i
     words = ("--run-dir", "several", "--workers", "1", "--ps", "1", "--set", "restart.chief.backoff_s=0.1")
     first = launcher.start(*words, "several.py", run_dir=launcher.folder / "several")
     first.wait_for(lambda: step_of(first) >= 70, "the second fit")
-    os.kill(first.task("chief:0")["pid"], signal.SIGKILL)
+    os.kill(first.pid("chief:0"), signal.SIGKILL)
     first.wait_for(lambda: step_of(first, "chief:0", attempt=1) >= 70, "the chief takes its place again")
     first.send(signal.SIGTERM)
     assert first.end() == 143

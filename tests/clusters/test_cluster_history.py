@@ -82,7 +82,7 @@ def dead_for_good(early):
     options = ("--no-evaluator", "--set", "training.too_few=shrink", "--set", "restart.worker.policy=never")
     launch = early.start(*SYNC, *options, COUNTED, *GATED, "3")
     launch.wait_for(lambda: step_of(launch) >= 2, "two steps")
-    os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("worker:1"), signal.SIGKILL)
     (early.folder / "go").touch()
     return launch
 
@@ -114,7 +114,7 @@ def test_kills_change_no_history_of_any_fit_in_any_task(launcher, updates, in_sy
         lambda: step_of(launch) > 30 and saved_steps(launch.run_dir)[-1:] > [0], "a step, and a checkpoint"
     )
     for task in victims:
-        os.kill(launch.task(task)["pid"], signal.SIGKILL)
+        os.kill(launch.pid(task), signal.SIGKILL)
         launch.wait_for(lambda task=task: step_of(launch, task, attempt=1) > 0, f"{task} to come again")
     (launcher.folder / "go").touch()
     succeeded(launch)

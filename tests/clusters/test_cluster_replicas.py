@@ -45,9 +45,9 @@ def test_the_bits_are_those_of_parameter_servers_also_where_a_worker_and_the_lea
         "--workers", "2", *REPLICAS, *BITS, *QUICKLY, TOLD, "--wait_for", "go", "--after", "4"
     )
     killed.wait_for(lambda: step_of(killed, "worker:1") >= 4, "4 steps")
-    os.kill(killed.task("worker:1")["pid"], signal.SIGKILL)
+    os.kill(killed.pid("worker:1"), signal.SIGKILL)
     killed.wait_for(lambda: killed.task("worker:1")["attempt"] == 1, "a restart")
-    os.kill(killed.task("chief:0")["pid"], signal.SIGKILL)
+    os.kill(killed.pid("chief:0"), signal.SIGKILL)
     killed.wait_for(lambda: killed.task("chief:0")["attempt"] == 1, "a restart of the leader")
     (launcher.folder / "go").touch()
     for launch in (reference, killed):

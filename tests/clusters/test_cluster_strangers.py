@@ -91,7 +91,7 @@ def test_a_strangers_server_on_a_held_port(launcher):
     launch = launcher.start(*SMALL, "--set", "restart.ps={backoff_s: 1000}", PACED, "--wait_for", "go")
     launch.wait_for(lambda: launch.task("ps:0")["state"] == "running", "the server is up")
     address = launch.task("ps:0")["address"]
-    os.kill(launch.task("ps:0")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("ps:0"), signal.SIGKILL)
     launch.wait_for(
         lambda: launch.task("ps:0")["state"] == "restarting", "the server is gone, its port is held"
     )

@@ -159,7 +159,7 @@ def test_a_table_is_restored_bit_for_bit_after_its_server_s_death_and_in_a_resum
         lambda: step_of(first) >= 20 and saved_steps(first.run_dir)[-1] > 0,
         "20 steps, and a checkpoint of some",
     )
-    os.kill(first.task("ps:1")["pid"], signal.SIGKILL)
+    os.kill(first.pid("ps:1"), signal.SIGKILL)
     first.wait_for(lambda: step_of(first, "ps:1", attempt=1) > 0, "the server to be restored")
     first.send(signal.SIGTERM)
     assert first.end() == 143

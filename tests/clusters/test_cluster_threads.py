@@ -23,7 +23,7 @@ def test_threads_of_one_task_train_and_go_on_after_a_kill(launcher):
             lambda launch=launch: launch.record()["state"] == "running" and step_of(launch, "chief:0") >= 20,
             "20 steps",
         )
-        os.kill(launch.task("chief:0")["pid"], signal.SIGKILL)
+        os.kill(launch.pid("chief:0"), signal.SIGKILL)
     (launcher.folder / "go").touch()
     for launch in launches:
         succeeded(launch)

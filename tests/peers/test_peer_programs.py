@@ -50,7 +50,7 @@ def test_a_tensorflow_worker_that_dies_is_back_at_its_address(launcher, tensorfl
     rule = "restart.worker={policy: on_failure, max: 1}"
     launch = launcher.start("--set", rule, "--", tensorflow, PROGRAMS / "parameter_servers.py", "--pause")
     launch.wait_for(lambda: "paused" in launch.log("chief:0"), "the coordinator", PATIENCE_S)
-    os.kill(launch.task("worker:1")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("worker:1"), signal.SIGKILL)
     launch.wait_for(lambda: "serving" in launch.log("worker:1", attempt=1), "the worker again", PATIENCE_S)
     (launch.folder / "go-on").touch()
     assert succeeded(launch)

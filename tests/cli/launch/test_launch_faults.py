@@ -252,7 +252,7 @@ def test_a_clock_that_jumps_decides_nothing(launcher, jumping_clock):
     program = ("--no-evaluator", PACED, "--wait_for", "go", "--after", "20")
     launch = launcher.start(*words, *program, "--steps", "60", environment=jumping_clock, run_dir=mine)
     launch.wait_running()
-    os.kill(launch.task("worker:0")["pid"], signal.SIGKILL)
+    os.kill(launch.pid("worker:0"), signal.SIGKILL)
     launch.wait_for(
         lambda: launch.task("worker:0")["restarts"] == 1 and launch.task("worker:0")["state"] == "running",
         "restart",

@@ -88,7 +88,7 @@ def test_a_stopped_task_can_still_be_told_to_stop(launcher):
     program = launcher.program("status()\nforever()\n")
     launch = launcher.start(*SMALL, program)
     launch.wait_running()
-    os.kill(launch.task("worker:0")["pid"], signal.SIGSTOP)
+    os.kill(launch.pid("worker:0"), signal.SIGSTOP)
     launch.send(signal.SIGTERM)
     assert launch.end() == 143
     assert [event["status"] for event in launch.events("exited")] == [143] * 3, "no task had to be killed"
