@@ -65,8 +65,8 @@ def _facts() -> dict[str, dict[str, Any]]:
 
     from dtrain.config import EMBEDDED_DEFAULT
     from dtrain.formats.remote_files import MASKED, masked
+    from dtrain.process.plain_text import bytes_text
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.console.live_table import bytes_text
     from dtrain_cli.plan.run_plan import threads_per_task
 
     def version_of(package: str) -> str | None:

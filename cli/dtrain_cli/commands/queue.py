@@ -46,7 +46,8 @@ def queue(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from dtrain_cli.console.live_table import bytes_text, fitted_table
+    from dtrain.process.plain_text import bytes_text
+    from dtrain_cli.console.live_table import fitted_table
     from dtrain_cli.console.run_table import stdout_console
     from dtrain_cli.queue.tickets import TicketFolder, capacity_of_machine
 

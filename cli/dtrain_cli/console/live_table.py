@@ -140,14 +140,6 @@ def duration_text(seconds: float) -> str:
     return f"{minutes}:{rest_s:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest_s:02d}"
 
 
-def bytes_text(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
-
-
 def evaluation_text(evaluation: Mapping[str, float], step: int | None) -> str:
     """Return ``loss 0.035, accuracy 0.991``, with the step of the evaluation if it is not `step`."""
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.items() if name != "global_step")

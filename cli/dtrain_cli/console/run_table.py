@@ -13,14 +13,13 @@ from rich.text import Text
 from dtrain.cluster import TaskId
 from dtrain.config.choices import On
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.plain_text import plain_data, plain_line
+from dtrain.process.plain_text import bytes_text, plain_data, plain_line
 from dtrain.runs.ledger import ledger_text
 from dtrain.runs.states import LIVE_RUN_STATES, TaskState
 from dtrain_cli.console.live_table import (
     INPUT_BOUND,
     INPUT_STALLS_S,
     STYLES,
-    bytes_text,
     duration_text,
     evaluation_text,
     fitted_table,

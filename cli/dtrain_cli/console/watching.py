@@ -52,7 +52,8 @@ KEYS = {
 HELP = "↑↓ choose  ←→ sort by another column  r reverse  Enter its log  q quit"
 HELP_OF_LOG = "↑↓ PgUp PgDn scroll  Esc back  q quit"
 _OTHER_LINES = 5
-"""Two of a table's heading, one that says how many tasks are not shown, that of the keys, and a last one."""
+"""The lines beside those of tasks: two of the heading, one for the number of hidden tasks, one for the keys,
+and the last line of the screen, where the cursor stands."""
 
 
 class WatchScreen:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from dtrain.errors import SpecError
-from dtrain_cli.console.live_table import bytes_text
+from dtrain.process.plain_text import bytes_text
 
 Amount = Annotated[int, msgspec.Meta(ge=0)]
 DRAINING = "the end of the draining (`dtrain queue drain --off`)"

@@ -1,4 +1,4 @@
-"""Text of tasks, peers and files as a terminal may get it: nothing in it moves the cursor or hides a word."""
+"""Text for people: that of others without what moves a cursor or hides a word, and amounts of bytes."""
 
 import re
 from collections.abc import Sequence
@@ -41,3 +41,12 @@ def _escape(match: re.Match[str]) -> str:
 def listed(names: Sequence[str], most: int = 5) -> str:
     """Return the first `most` names for a message, at most 80 characters of each; `none` without names."""
     return ", ".join(name[:80] for name in names[:most]) + (", ..." if len(names) > most else "") or "none"
+
+
+def bytes_text(count: float) -> str:
+    """Return ``512 B``, ``1.5 kB`` or ``120 MB``, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

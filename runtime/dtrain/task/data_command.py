@@ -24,7 +24,7 @@ try:
     from dtrain.data.record_index.index_files import SUFFIX
     from dtrain.data.stores.remote import shown
     from dtrain.errors import DtrainError, SpecError
-    from dtrain.process.plain_text import plain, plain_line
+    from dtrain.process.plain_text import bytes_text, plain, plain_line
     from dtrain.task.unwritten_output import end_of_output
 except KeyboardInterrupt:  # these take a while on a busy machine
     sys.exit(130)
@@ -86,7 +86,7 @@ def index(request: DataRequest) -> int:
             print(row("file", width, "rows", "size", "seconds", "index"))
         done.append(made)
         if not request.as_json:
-            size = _bytes(made.bytes)
+            size = bytes_text(made.bytes)
             print(row(_cut(made.file, width), width, made.rows, size, f"{made.seconds:.3f}", made.index))
             sys.stdout.flush()
     if request.as_json:
@@ -94,7 +94,7 @@ def index(request: DataRequest) -> int:
     elif len(done) > 1:
         rows, nbytes = sum(each.rows for each in done), sum(each.bytes for each in done)
         seconds = sum(each.seconds for each in done)
-        print(row(f"{len(done)} files", width, rows, _bytes(nbytes), f"{seconds:.3f}", "").rstrip())
+        print(row(f"{len(done)} files", width, rows, bytes_text(nbytes), f"{seconds:.3f}", "").rstrip())
     return 1 if failed else 0
 
 
@@ -137,7 +137,7 @@ def _of_each(
 
 def _described(made: Description) -> list[str]:
     kind = f"{made.format}, {made.compression}" if made.compression else made.format
-    lines = [f"{plain_line(made.file)}: {made.rows} rows, {_bytes(made.bytes)}, {kind}"]
+    lines = [f"{plain_line(made.file)}: {made.rows} rows, {bytes_text(made.bytes)}, {kind}"]
     if made.obstacle is not None:
         lines.append(f"  {made.obstacle}: every replica reads all of it from the front")
     else:
@@ -166,11 +166,3 @@ def _cut(name: str, width: int) -> str:
     """Return the end of a name that is too long."""
     name = plain_line(name)
     return name if len(name) <= width else f"...{name[3 - width :]}"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
