@@ -4,6 +4,7 @@ Each piece of advice has a section of its name in docs/guide/advice.md. The most
 """
 
 import statistics
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Sequence
 
 import msgspec
@@ -112,13 +113,21 @@ def slow_replicas(rows: Sequence[Row], so_far: Container[TaskId] = ()) -> dict[T
         if _trains(row) and row.status is not None and row.status.examples_per_s
     }
     factors = {}
+    ordered = sorted(took_s.values())
     for task, own_s in took_s.items():
-        others_s = statistics.median(
-            [other_s for other, other_s in took_s.items() if other != task] or [own_s]
-        )
+        others_s = _median_of_others(ordered, own_s)
         if others_s > 0 and own_s >= (STILL_SLOW if task in so_far else SLOW) * others_s:
             factors[task] = own_s / others_s
     return factors
+
+
+def _median_of_others(ordered: Sequence[float], own: float) -> float:
+    """Return the median of ascending numbers but `own`, which is one of them, or `own` if it is alone."""
+    if (count := len(ordered) - 1) == 0:
+        return own
+    place = bisect_left(ordered, own)
+    low, high = (ordered[each + (each >= place)] for each in ((count - 1) // 2, count // 2))
+    return (low + high) / 2
 
 
 def total_examples_per_s(rows: Sequence[Row]) -> float | None:

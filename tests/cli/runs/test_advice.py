@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -90,6 +91,20 @@ def test_every_section_of_the_guide_is_advice_that_is_given():
         "waiting",
         "restarts",
     }
+
+
+@pytest.mark.parametrize(
+    "rates", [[5.0], [5.0, 1.0], [4.0, 4.0, 1.0], [9.0, 1.0, 4.0, 4.0], [1.0, 2.0, 4.0, 8.0, 16.0]]
+)
+def test_a_replica_is_compared_with_the_median_of_the_others(rates):
+    rows = [
+        Row(TaskId.parse(f"worker:{n}"), "running", 0, TaskStatus("", 1, "here", examples_per_s=rate))
+        for n, rate in enumerate(rates)
+    ]
+    took_s = [1 / rate for rate in rates]
+    others_s = [median([*took_s[:n], *took_s[n + 1 :]] or [took_s[n]]) for n in range(len(rates))]
+    factors = {rows[n].task: own / other for n, (own, other) in enumerate(zip(took_s, others_s, strict=True))}
+    assert slow_replicas(rows) == {task: pytest.approx(each) for task, each in factors.items() if each >= 2}
 
 
 def test_the_throughput_of_a_run_is_that_of_the_tasks_that_train():
