@@ -157,7 +157,7 @@ def _campaign(file: Path, runs_dir: Path | None, as_json: bool) -> int:
     out = (runs_dir or default_runs_dir()).absolute() / "campaigns" / file.stem
     spec = campaign.read_campaign(file)
     check_program_file(Path(spec.program))
-    code, results = campaign.tell(spec, out)
+    code, results = campaign.run_campaign(spec, out)
     if as_json:
         print_json({"campaign": str(file), "folder": str(out), "stories": msgspec.to_builtins(results)})
     elif results:

@@ -27,9 +27,9 @@ def demo(as_json: bool, runs_dir: Path | None) -> int:
         raise DtrainError("demo needs Linux")
     from dtrain.runs.files import default_runs_dir
     from dtrain_cli.runs.report import read_report
-    from dtrain_cli.stories.demo import tell
+    from dtrain_cli.stories.demo import run_demo
 
-    code, directory = tell(runs_dir or default_runs_dir())
+    code, directory = run_demo(runs_dir or default_runs_dir())
     if as_json and directory.exists():  # else it was stopped before there was a run
         print_json(read_report(directory))
     return code

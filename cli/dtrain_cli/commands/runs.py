@@ -188,7 +188,7 @@ def _stacks(run: "KnownRun", tasks: list[TaskId]) -> Iterator[tuple[str, str]]:
     tool = shutil.which("py-spy") or shutil.which("py-spy", path=str(Path(sys.executable).parent))
     if tool is None:
         raise DtrainError("--stacks needs py-spy: `pip install py-spy`")
-    report = read_report(run.files.directory)
+    report = read_report(run.files.directory, goodput=False)
     lives = report["state"] in LIVE_RUN_STATES
     for task in (each for each in report["tasks"] if TaskId.parse(each["task"]) in tasks):
         if not lives or task["pid"] is None or task["state"] not in LIVE_TASK_STATES:
@@ -251,7 +251,7 @@ def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow:
 def _goes_on(run: "KnownRun") -> bool:
     from dtrain_cli.runs.report import read_report
 
-    return read_report(run.files.directory)["state"] in LIVE_RUN_STATES
+    return read_report(run.files.directory, goodput=False)["state"] in LIVE_RUN_STATES
 
 
 def _print_objects(output: "TaskOutput", ended: bool) -> None:
@@ -288,7 +288,7 @@ def stop(run: str | None, wait: float, as_json: bool, runs_dir: Path | None) -> 
 
     found = find(run, runs_dir)
     name = found.record.run
-    state = read_report(found.files.directory)["state"]
+    state = read_report(found.files.directory, goodput=False)["state"]
     if state not in LIVE_RUN_STATES:
         why = "its launcher has died, and its tasks with it" if state == RunState.STALE else f"it has {state}"
         click.echo(f"run {name} is not running: {why}", err=True)
@@ -315,7 +315,7 @@ def _stopped(found: "KnownRun", wait_s: float) -> str:
         raise RunError(
             f"run {name} is still stopping after {wait_s:g} s; look at it with `dtrain status {name}`"
         )
-    state = read_report(found.files.directory)["state"]
+    state = read_report(found.files.directory, goodput=False)["state"]
     click.echo(f"run {name} has {state}", err=True)
     return str(state)
 
@@ -337,7 +337,7 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     listed = []
     for run in found.runs:
         try:
-            report = read_report(run.files.directory)
+            report = read_report(run.files.directory, goodput=False)
         except (RunError, OSError) as error:  # it has become damaged, or has gone, since it was found
             found.unread.append(str(error))
             continue
@@ -352,7 +352,7 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
     elif not listed:
         click.echo(no_run_below(directory, found.unread), err=True)
     else:
-        from dtrain_cli.console.live_table import bytes_text
+        from dtrain.process.plain_text import bytes_text
         from dtrain_cli.console.run_table import runs_table, stdout_console
 
         stdout_console().print(runs_table(listed))
@@ -418,8 +418,8 @@ def rm(
             "expected the runs to remove, or --older-than AGE, or --keep N; `dtrain runs` lists them"
         )
 
+    from dtrain.process.plain_text import bytes_text
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.console.live_table import bytes_text
     from dtrain_cli.console.streams import say
     from dtrain_cli.launch.on_hosts import clean_hosts
     from dtrain_cli.runs.ending import alive_text, bytes_of, old_runs, remove_run

@@ -1,7 +1,7 @@
 """A launch as a child of another command, such as `tune`, `demo` or a campaign: it never outlives that one.
 
 The kernel kills the child with its parent, and its tasks end with it. It has a session of its own, so Ctrl-C
-in the terminal is the parent's business alone.
+in the terminal reaches the parent only.
 """
 
 import os

@@ -66,10 +66,13 @@ class ProcessMeter(msgspec.Struct):
         return ProcessUsage(percent, getattr(memory, "pss", memory.rss))
 
 
-def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str, Any]:
+def read_report(
+    directory: Path, meter: ProcessMeter | None = None, *, goodput: bool = True
+) -> dict[str, Any]:
     """Return everything that is known of the run in a directory; `damaged` names the records that are.
 
-    A `meter` that is kept between calls makes the processor's share the present one.
+    A `meter` that is kept between calls makes the processor's share the present one. Without `goodput` the
+    journal and the timesheets are not read, and that field is None.
     """
     files = RunFiles(directory)
     record = own_record(directory)
@@ -101,7 +104,8 @@ def read_report(directory: Path, meter: ProcessMeter | None = None) -> dict[str,
     }
     now_s = time.monotonic() if other_host(record) is None else _clock_there(files, statuses)
     report = build_report(files, record, statuses, usage, alive, now_s)
-    return {**report, "goodput": read_goodput(files, record, now_s, alive=alive), "damaged": damaged}
+    ledger = read_goodput(files, record, now_s, alive=alive) if goodput else None
+    return {**report, "goodput": ledger, "damaged": damaged}
 
 
 _JOURNAL_BYTES_MAX = 256 << 20
@@ -137,7 +141,7 @@ def read_goodput(files: RunFiles, record: RunRecord, now_s: float, *, alive: boo
             begun, end = lines.get(("started", task, number)), lines.get(("exited", task, number))
             begun_s = begun.monotonic_s if begun else min((sheet.begun_s for sheet in sheets), default=now_s)
             ended_s = end.monotonic_s if end else None
-            if end is None and not (begun and alive):  # nobody saw its end
+            if end is None and not (begun and alive):  # its end is not in the journal
                 ended_s = max((sheet.since_s for sheet in sheets), default=begun_s)
             laid = [sheet.within(begun_s, ended_s or now_s) for sheet in sheets]
             attempts.append(Attempt(begun_s, ended_s, end is not None and end.status not in _STOPPED, laid))

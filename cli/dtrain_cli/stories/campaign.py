@@ -143,8 +143,8 @@ def read_campaign(path: Path) -> CampaignSpec:
     return replace(spec, program=str(program), spec=base)
 
 
-def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
-    """Tell the stories of a campaign that have no result in the folder `out`.
+def run_campaign(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
+    """Run the stories of a campaign that have no result in the folder `out`.
 
     Return the exit code (1: a promise was broken; that of a signal which has stopped it) and what all of
     them, the undisturbed run first, came to.
@@ -152,11 +152,11 @@ def tell(spec: CampaignSpec, out: Path) -> tuple[int, list[StoryResult]]:
     Raises:
         RunInUseError: another campaign uses the folder.
     """
-    with RunFiles(out).held(f"{out}: another campaign tells its stories there"):
-        return _tell(spec, out, SignalInbox())
+    with RunFiles(out).held(f"{out}: another campaign runs its stories there"):
+        return _run_stories(spec, out, SignalInbox())
 
 
-def _tell(spec: CampaignSpec, out: Path, signals: SignalInbox) -> tuple[int, list[StoryResult]]:
+def _run_stories(spec: CampaignSpec, out: Path, signals: SignalInbox) -> tuple[int, list[StoryResult]]:
     results: list[StoryResult] = []
     stories = list(spec.told())
     for number, story in enumerate(stories):
@@ -174,7 +174,7 @@ def _tell(spec: CampaignSpec, out: Path, signals: SignalInbox) -> tuple[int, lis
             if stopped is not None:
                 say(f"{signal_name(stopped)}: stopped; the same command goes on with this story")
                 return 128 + stopped, results
-            result = look(story.name, code, RunFiles(folder / "run"))
+            result = gathered(story.name, code, RunFiles(folder / "run"))
             result.words = [*words, given]
             write_record(folder / "result.json", result)
         judge(result, (results or [result])[0], story.simulate, spec.loss_within)
@@ -187,7 +187,7 @@ def _tell(spec: CampaignSpec, out: Path, signals: SignalInbox) -> tuple[int, lis
     return int(any(result.broken for result in results)), results
 
 
-def look(story: str, code: int, files: RunFiles) -> StoryResult:
+def gathered(story: str, code: int, files: RunFiles) -> StoryResult:
     """Gather what the files of a run, and the processes of this machine, say of it."""
     result = StoryResult(story=story, state="none", exit_code=code, run_dir=str(files.directory), words=[])
     record = read_record(files.run, RunRecord)

@@ -1,6 +1,6 @@
-"""`dtrain demo`: a launch of the shipped digits, whose spec kills two tasks, told in plain lines.
+"""`dtrain demo`: a launch of the shipped digits, whose spec kills two tasks, explained in plain lines.
 
-What is told follows from the lines that the launch prints, and from the run's files.
+Its texts follow from the lines that the launch prints, and from the run's files.
 """
 
 import re
@@ -43,10 +43,10 @@ example is lost or counted twice.""",
 {0} is back without its variables. All servers go back from step {1} to the checkpoint of step {2}, so that
 both halves fit together, and the steps since then are made again.""",
 }
-"""Lines of a launch, and what is told of each."""
+"""By the form of a line that the launch prints, the text that the demo prints for it."""
 
 
-def tell(runs_dir: Path) -> tuple[int, Path]:
+def run_demo(runs_dir: Path) -> tuple[int, Path]:
     """Run the demo below `runs_dir`; return its exit code and the run's directory."""
     directory, root = runs_dir / new_run_id("demo", datetime.now()), shipped.root()
     spec, program = root / "cluster_specs" / "demo.yaml", root / "examples" / "digits.py"

@@ -146,7 +146,7 @@ class TrialLaunch(msgspec.Struct):
         if now_s >= self.measured_s + MEMORY_EVERY_S:
             self.measured_s = now_s
             with contextlib.suppress(RunError, OSError):
-                tasks = read_report(self.files.directory, self.meter)["tasks"]
+                tasks = read_report(self.files.directory, self.meter, goodput=False)["tasks"]
                 nbytes = sum(task["memory_bytes"] or 0 for task in tasks)
                 self.peak_memory_bytes = max(nbytes, self.peak_memory_bytes)
 

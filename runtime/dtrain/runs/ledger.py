@@ -2,8 +2,9 @@
 
 1. Every second of a replica, from the start of its first process to its end, has one cause.
 2. What is computed is in flight until the part has a verdict. A part that counts makes its seconds good.
-   Those of a process that died before it had sent its part are computed again by another; those of one that
-   died while it waited for the verdict count, as its part does (docs/design/protocol.md#exactly-once).
+   If a process died before it had sent its part, another process computes the part again, and the seconds are
+   lost. If it died while it waited for the verdict, they count, as the part does
+   (docs/design/protocol.md#exactly-once).
 3. A return to version c at a moment takes back all that was counted before this moment above c, also what
    processes had given that are dead by now: these seconds are rolled back.
 

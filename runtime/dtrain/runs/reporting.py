@@ -61,7 +61,7 @@ FAR_QUIET_S = 4.0
 """The same for a worker on another host, whose accounts are copied twice, and judged by nobody but people."""
 WAIT_SHOWN_AFTER_S = 0.5
 NAMED_S = 0.001
-"""Shorter waits are counted, and by nobody's name: to name them would take longer than some last."""
+"""Shorter waits are counted without a name: to find it would take longer than some of them."""
 INPUT = "its own input: the next batch is being read"
 
 

@@ -17,7 +17,7 @@ from dtrain.runs.files import RunFiles
 TRIAL = "DTRAIN_TRIAL"
 """Has the number of the trial in all of its tasks; other runs cannot be pruned."""
 EVALUATED, TRAINED = "evaluated", "trained"
-"""What marks the metrics of an evaluation of `fit`, and those of an epoch of training."""
+"""The marks of metrics: of an evaluation by `fit`, and of an epoch of training."""
 
 
 def _files() -> RunFiles | None:

@@ -216,7 +216,7 @@ class LeaderDriver:
         """Tell every server that no task will train any more, and the numbers of epochs by call of `fit`.
 
         A server has heard it when it has answered: closing the connection would drop what is still under way.
-        One whose connection breaks is told again on a new one, and given up after FAREWELL_S.
+        If a connection breaks, the farewell is sent again on a new one, for at most FAREWELL_S.
         """
         message = Farewell(rows={fit: dict(epochs) for fit, epochs in (rows or {}).items()})
         deadline = self._clock.now() + FAREWELL_S
