@@ -6,6 +6,7 @@ from mutant import bug, void
 
 SYNC_RULE = "roles/parameter_server/update_rules.py"
 SYNC_STEPS = "control/sync_steps.py"
+STEPS = "steps/machine.py"
 MEANS = "parameters/means.py"
 CONTROL = "control/machine.py"
 ROSTER = "control/roster.py"
@@ -22,23 +23,23 @@ PUSHES = [
     bug(SYNC_RULE, "SyncRule.reports", "*", "return []"),
     bug(SYNC_RULE, "SyncRule._commit", "self._seen.decide(replica, self._verdict(contribution, counted))"),
     bug(
-        SYNC_STEPS,
-        "SyncSteps.too_late",
+        STEPS,
+        "StepMachine.too_late",
         "self.dealer.give_back(part)",
         "self.dealer.settle(part)",
         says="give_back(part) -> settle(part) (once: done(batch))",
     ),
     bug(
-        SYNC_STEPS,
-        "SyncSteps._rests",
-        "self.failed is not None or self.version >= self.max_steps or self.held_back",
-        "self.failed is not None or self.version >= self.max_steps",
+        STEPS,
+        "StepMachine.rests",
+        "self.version >= self.max_steps or self.held_back",
+        "self.version >= self.max_steps",
     ),
     bug(
-        SYNC_STEPS,
-        "SyncSteps._rests",
-        "self.failed is not None or self.version >= self.max_steps or self.held_back",
-        "self.failed is not None or self.held_back",
+        STEPS,
+        "StepMachine.rests",
+        "self.version >= self.max_steps or self.held_back",
+        "self.held_back",
     ),
     void(
         SYNC_STEPS,

@@ -169,6 +169,8 @@ class ControlPlane:
             max_steps=state.max_steps,
             missing=self.roster.missing,
             until=message.until,
+            retry=training.repeats_late,
+            rests_held=training.deterministic,
             ranks=ranks if state.alone else None,
             leader=leader,
         )

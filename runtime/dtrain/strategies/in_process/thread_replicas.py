@@ -1,4 +1,5 @@
-"""Replicas of one process, each in a thread, that make and update every step together: driver of `machine`.
+"""Replicas of one process, each in a thread, that make and update every step together: the step machine with
+replicas that live as long as the process does.
 
 Which thread updates a block is chance; the numbers are not: the grid of blocks is always the same, and a
 block is computed as by `means.mean` and `Store.apply`.
@@ -6,9 +7,11 @@ block is computed as by `means.mean` and `Store.apply`.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 
 from dtrain.collectives.blocks import BLOCK_ELEMENTS
@@ -21,9 +24,10 @@ from dtrain.parameters.means import any_non_finite, mean
 from dtrain.parameters.store import Store
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
-from dtrain.protocol.part_dealer import NO_PART
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.runs.ledger import COMPUTE, WAIT
-from dtrain.strategies.in_process.machine import Given, NextStep, SharedSteps
+from dtrain.steps.machine import StepMachine
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.replicas import reduction
 from dtrain.strategies.replicas.calls import ReplicaCall, ThreadMeeting, call_site
@@ -33,6 +37,62 @@ from dtrain.types import Array
 
 SHARED_ELEMENTS = 4 * BLOCK_ELEMENTS
 """A smaller model is updated by one thread before the others are awake."""
+
+
+class Given(msgspec.Struct, eq=False):
+    """The contribution of one replica: a gradient as a store takes it, the mean of its examples."""
+
+    part: int
+    blocks: Sequence[Array]
+    examples: int
+    sums: Sums | None
+    loss: float
+
+
+class NextStep(msgspec.Struct, frozen=True):
+    """The contributions to the next version, in the order of their parts, and the decision for them."""
+
+    given: Sequence[Given]
+    decided: NextVersion
+
+
+@dataclass(kw_only=True)
+class SharedSteps(StepMachine):
+    """The steps of one call of `fit`, with what the replicas have given to the next one."""
+
+    given: dict[Contribution, Given] = field(default_factory=dict, init=False)
+
+    @classmethod
+    def of(
+        cls, dealer: PartDealer, section: SynchronousSection, replicas: int, version: int, max_steps: int
+    ) -> Self:
+        live = frozenset(range(replicas))
+        decision = SyncDecision(version, 1, dealer.parts, replicas, dealer.whole, live=live)
+        return cls(dealer=dealer, decision=decision, max_steps=max_steps, retry=section.repeats_late)
+
+    @property
+    def meets(self) -> bool:
+        """Whether all parts of a step are computed at the same time, each by another replica."""
+        return self.dealer.whole and self.dealer.parts <= self.decision.replicas
+
+    def offer(self, rank: int, given: Given, empty: int) -> None:
+        """Note a gradient of the newest version, or a part without examples."""
+        contribution = rank, 0, sum(known == rank for known, _, _ in self.contributed)
+        self.given[contribution] = given
+        self.contribute(contribution, given.part, given.examples, empty)
+
+    def next_step(self) -> NextStep | None:
+        """Return the next version's contents when there are enough."""
+        decided = self.decided()
+        if decided is None:
+            return None
+        return NextStep([self.given[each] for each in decided.contributors], decided)
+
+    def made(self, step: NextStep) -> None:
+        """Go on with the next version, once this one is made."""
+        self.advance(step.decided)
+        self.given.clear()
+
 
 Work = Callable[[BlockUpdate, Any], None]
 
@@ -115,14 +175,14 @@ class SharedTraining:
     ) -> None:
         self.training = training
         self.changed = threading.Condition()
-        self.steps = SharedSteps(
+        self.steps = SharedSteps.of(
             training.state.dealer, section, replicas, training.global_step, training.store.max_steps or 0
         )
         self._replicas = replicas
         self._weighs_examples = section.weighting == Weighting.EXAMPLES
         self._failure: str | None = None
         self._meeting = ThreadMeeting(range(replicas))
-        self._met = self.steps.turns
+        self._met = self.steps.batches
         self._counted: frozenset[int] = frozenset()
         store = training.store
         self._update = None if store.tables else SharedUpdate(store, self.changed, replicas, by_one=by_one)
@@ -138,8 +198,8 @@ class SharedTraining:
         """Return the next part of a replica, or NO_PART; the newest version; and the meeting of its step."""
         with self.changed:
             self._let_step_end(rank)
-            if self._met != self.steps.turns:
-                self._met = self.steps.turns
+            if self._met != self.steps.batches:
+                self._met = self.steps.batches
                 self._meeting = ThreadMeeting(range(self._replicas))
             part = self._permit(rank)
             if part == NO_PART:
@@ -149,7 +209,7 @@ class SharedTraining:
     def _permit(self, rank: int) -> int:
         self.steps.max_steps = self.training.store.max_steps or 0
         with self.training.lock:
-            return self.steps.permit(rank)
+            return self.steps.next_part(rank)
 
     def contribute(self, rank: int, base: int, given: Given, empty: int, *, finite: bool) -> Outcome:
         """Take a part's gradient of version `base`, and wait for its step, or for another part.
@@ -164,20 +224,18 @@ class SharedTraining:
             steps = self.steps
             if base < steps.version:
                 return self._late(rank, given)
-            turns = steps.turns
+            turns = steps.batches
             with self.training.lock:
-                if not given.examples:
-                    steps.leave_empty(rank, given.part, empty)
-                elif finite:
-                    steps.offer(rank, given)
+                if finite or not given.examples:
+                    steps.offer(rank, given, empty)
                 else:
                     steps.refuse(rank, given.part)
-                step = steps.decided()
+                step = steps.next_step()
             if step is not None:
                 self.training.activity.sheet.to(COMPUTE)
                 self._make(rank, step)
                 self.training.activity.sheet.to(WAIT)
-            if steps.turns != turns:
+            if steps.batches != turns:
                 self.changed.notify_all()
             if given.examples and not finite:
                 return self.training.refuse(given.loss)
@@ -185,7 +243,7 @@ class SharedTraining:
 
     def _late(self, rank: int, given: Given) -> Outcome:
         with self.training.lock:
-            self.steps.late(rank, given.part)
+            self.steps.came_too_late(rank, given.part)
         if self.steps.version >= (self.training.store.max_steps or 0):
             return FINISHED
         self.training.count_stale()
@@ -193,9 +251,9 @@ class SharedTraining:
 
     def _outcome(self, rank: int, given: Given, turns: int) -> Outcome:
         """Wait for the step of a contribution; return what became of it."""
-        while self.steps.turns == turns:
+        while self.steps.batches == turns:
             self._let_step_end(rank)
-            if self.steps.turns == turns:
+            if self.steps.batches == turns:
                 if self._permit(rank) != NO_PART:
                     return PENDING
                 self.changed.wait(LOOK_S)  # lets signals be handled in the program's own thread
@@ -232,7 +290,7 @@ class SharedTraining:
         gradient = mean(
             [each.blocks for each in step.given],
             [group.trainable for group in store.groups],
-            parts=step.parts,
+            parts=step.decided.parts,
             weights=weights,
             present=store.values,
         )
@@ -242,7 +300,7 @@ class SharedTraining:
         self, rank: int, update: SharedUpdate, step: NextStep, weights: Sequence[int] | None
     ) -> None:
         blocks = [each.blocks for each in step.given]
-        empty = step.parts - len(blocks)
+        empty = step.decided.parts - len(blocks)
         update.running = True
         try:
             update.make(rank, Contributions.of(blocks, empty, weights, self.steps.version))
