@@ -232,6 +232,23 @@ class PartDealer(msgspec.Struct):
 
         return min(filter(is_free, self.due), default=NO_PART)
 
+    def resume(self, rank: int, part: int) -> bool:
+        """Give a replica a part that it computes already, as its dealer has ended; return whether that is
+        still to be done. Parts below it of which nobody knows are due.
+        """
+        if not self.whole and part >= self.next:
+            below = range(self.next, part + 1)
+            self.due.update(below)
+            for each in below:
+                heapq.heappush(self._queue, each)
+            self.next = below.stop
+        if part not in self.due:
+            return False
+        self.due.discard(part)
+        self.current[rank] = part
+        self._give_to(rank, part)
+        return True
+
     def pushed(self, rank: int, part: int) -> None:
         if self.current.get(rank) == part:
             del self.current[rank]

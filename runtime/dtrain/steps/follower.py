@@ -1,0 +1,280 @@
+"""One member as it follows the leader: what it computes, reduces and reports, and when a round is over.
+
+The rules are those of docs/design/steps.md#rounds:
+
+1. A member completes a part before it reports it, and keeps its gradient until the round is over.
+2. It has reduced its lanes, and has all records that the attempt names, before it says so. It uses the new
+   values only when a later round begins: then every lane was reduced at every host.
+3. It begins an attempt only if that is newer than what it has begun, and gives up the earlier one. It gives
+   it up, too, before it answers a new leader.
+4. It heeds no leader of an earlier term than the newest that it has answered, and none that was left behind.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+
+import msgspec
+
+from dtrain.messages.rounds import (
+    CompletePart,
+    Deal,
+    Known,
+    MemberReport,
+    MemberSeat,
+    ReduceAttempt,
+    RoundMade,
+    Told,
+)
+
+_TERM_MEMBERS = 1 << 20
+_TERM_ATTEMPTS = 1 << 20
+
+
+def next_term(newest: int, member: int) -> int:
+    """Return the term of a member that begins to lead: above `newest`, and never another member's."""
+    return (newest // _TERM_MEMBERS + 1) * _TERM_MEMBERS + member
+
+
+def leader_of(term: int) -> int:
+    """Return the number of the member that leads in a term; for term 0 the first one."""
+    return term % _TERM_MEMBERS
+
+
+def first_attempt(term: int) -> int:
+    """Return the number of a leader's first attempt: above all those of earlier terms."""
+    return term * _TERM_ATTEMPTS
+
+
+def may_go_on(members: Collection[int], present: Collection[int], gone: Collection[int], leader: int) -> bool:
+    """Return whether the members `present` may go on alone.
+
+    Args:
+        members: of the newest membership of which all present members have heard.
+        present: those that are heard of, the asking one included.
+    """
+    there = set(members) & set(present)
+    if set(members) <= there | set(gone):
+        return True
+    return 2 * len(there) > len(members) or (2 * len(there) == len(members) and leader in there)
+
+
+class ComputeDeals(msgspec.Struct, frozen=True):
+    """Compute these parts, those that are new among them, in this order; others are no longer wanted."""
+
+    deals: tuple[Deal, ...]
+
+
+class Reduce(msgspec.Struct, frozen=True):
+    """Give up the attempt that is under way, if any, and reduce the member's lane of this one."""
+
+    round: int
+    attempt: ReduceAttempt
+
+
+class AbandonAttempt(msgspec.Struct, frozen=True):
+    """Give up the attempt that is under way: a new leader begins one of its own."""
+
+    attempt: int
+
+
+class CommitRound(msgspec.Struct, frozen=True):
+    """Go on from the values that were made beside those of this round, or from those if it was void."""
+
+    round: int
+    made: RoundMade
+
+
+class SkipRounds(msgspec.Struct, frozen=True):
+    """Go on in this round: several were made without this member, which had no lane of them. Their values are
+    in the memory of its host, as every host has all lanes.
+    """
+
+    round: int
+    version: int
+    side: int
+
+
+class HoldRound(msgspec.Struct, frozen=True):
+    """Wait with this round for more replicas: so many live; -1: wait no more."""
+
+    round: int
+    live: int
+
+
+class LeaveRun(msgspec.Struct, frozen=True):
+    """End: the others go on without this member, and its values are no longer theirs."""
+
+
+Action = ComputeDeals | Reduce | AbandonAttempt | CommitRound | SkipRounds | HoldRound | LeaveRun
+
+
+class Follower:
+    """One member.
+
+    Attributes:
+        members: by number, those of the newest membership that it has heard of.
+    """
+
+    def __init__(self, number: int, known: Known, *, round_: int, term: int, membership: int) -> None:
+        """Begin in a round, as the leader of a term has told, or as all members begin."""
+        self.number = number
+        self.round = round_
+        self.term = term
+        self.membership = membership
+        self.members: Mapping[int, MemberSeat] = {seat.number: seat for seat in known.members}
+        self._counted = term, membership  # as the leader of that term has told
+        self._known = known
+        self._due: tuple[Deal, ...] = ()
+        self._complete: dict[int, CompletePart] = {}
+        self._late: tuple[Deal, ...] = ()
+        self._attempt: ReduceAttempt | None = None
+        self._reduced = self._failed = self._asked = False
+        self._blamed = -1
+        self._written = -1
+        self._held = -1
+        self._heard = -1
+
+    # What it reports
+
+    @property
+    def report(self) -> MemberReport:
+        attempt = self._attempt
+        return MemberReport(
+            term=self.term,
+            member=self.number,
+            membership=self.membership,
+            round=self.round,
+            computing=tuple(deal for deal in self._due if deal[0] not in self._complete),
+            complete=tuple(self._complete.values()),
+            late=self._late,
+            attempt=-1 if attempt is None else attempt.number,
+            reduced=self._reduced and attempt is not None and self._written >= attempt.written,
+            failed=self._failed,
+            blamed=self._blamed,
+            written=self._written,
+            known=self._known if self._asked else None,
+        )
+
+    @property
+    def known(self) -> Known:
+        """Return all that the next leader needs of this member beyond its own work."""
+        return self._known
+
+    @property
+    def told(self) -> Told:
+        """Return who takes part, as this member was told, for one that the others have left behind."""
+        term, membership = self._counted
+        return Told(term=term, membership=membership, members=self._known.members, round=self.round)
+
+    def complete(self, deal: Deal, part: CompletePart, round_: int) -> None:
+        """Note that a part is complete, which was computed from the values of this round."""
+        if deal not in self._due:
+            return
+        if round_ == self.round:
+            self._complete[deal[0]] = part
+        else:
+            self._late = (*self._late, deal)
+
+    def reduced(self, attempt: int) -> None:
+        if self._attempt is not None and attempt == self._attempt.number and not self._failed:
+            self._reduced = True
+
+    def failed(self, attempt: int, blamed: int = -1) -> None:
+        """Note that an attempt cannot be finished here, and for which member it waited."""
+        if self._attempt is not None and attempt == self._attempt.number and not self._reduced:
+            self._failed = True
+            self._blamed = blamed
+
+    def written(self, position: int) -> None:
+        self._written = max(self._written, position)
+
+    # What it is told
+
+    def heeds(self, term: int) -> bool:
+        """Return whether a leader of this term may direct: none of an earlier one, or that is left behind."""
+        return term >= self.term and leader_of(term) in self.members
+
+    def heard(self, told: Told) -> list[Action]:
+        """Follow the leader; return what is to be done, in this order."""
+        said = told.term, told.membership
+        numbers = {seat.number for seat in told.members}
+        if told.round >= 0 and numbers and self.number not in numbers and said >= self._counted:
+            return [LeaveRun()]
+        if said < (self.term, self.membership) or not self.heeds(told.term):
+            return []
+        if told.members:
+            self.members = {seat.number: seat for seat in told.members}
+            self._known = msgspec.structs.replace(self._known, members=told.members)
+        elif told.membership != self.membership:
+            return []  # the members come with a message that was overtaken
+        if told.term == self.term and told.number <= self._heard:
+            return []  # it was overtaken by another one
+        self.term, self._heard = told.term, told.number
+        self._asked = told.round < 0
+        if told.round < 0:
+            return self._gave_up()
+        self._counted, self.membership = said, told.membership
+        return self._heard_of_round(told)
+
+    def _heard_of_round(self, told: Told) -> list[Action]:
+        actions: list[Action] = []
+        if told.round == self.round + 1:
+            assert told.made is not None, "what made the round before comes with each one but the first"
+            actions.append(CommitRound(self.round, told.made))
+            self._begin(told.round)
+        elif told.round > self.round:
+            actions.append(SkipRounds(told.round, told.version, told.side))
+            self._begin(told.round)
+        if told.round != self.round:
+            return actions
+        self._known = Known(
+            members=self._known.members,
+            version=told.version,
+            side=told.side,
+            dealt=told.dealt,
+            made=told.made,
+            begun=self._known.begun or told.held < 0,
+        )
+        if told.held != self._held:
+            self._held = told.held
+            actions.append(HoldRound(told.round, told.held))
+        return actions + self._heard_of_work(told)
+
+    def _gave_up(self) -> list[Action]:
+        if self._attempt is None or self._reduced or self._failed:
+            return []
+        self._failed = True
+        return [AbandonAttempt(self._attempt.number)]
+
+    def _heard_of_work(self, told: Told) -> list[Action]:
+        actions: list[Action] = []
+        if told.due != self._due:
+            new = set(told.due) - set(self._due)
+            self._due = told.due
+            parts = {part for part, _ in told.due}
+            self._complete = {part: done for part, done in self._complete.items() if part in parts}
+            self._late = tuple(deal for deal in self._late if deal in told.due)
+            if new:
+                actions.append(ComputeDeals(told.due))
+        attempt = told.attempt
+        if attempt is not None and (self._attempt is None or attempt.number > self._attempt.number):
+            self._attempt = attempt
+            self._reduced = self._failed = False
+            self._blamed = -1
+            actions.append(Reduce(told.round, attempt))
+        return actions
+
+    def _begin(self, round_: int) -> None:
+        self.round = round_
+        # What the leader had not heard of before it committed the round came too late.
+        self._late = (*self._late, *(deal for deal in self._due if deal[0] in self._complete))
+        self._known = msgspec.structs.replace(self._known, begun=False)
+        self._complete = {}
+        self._attempt = None
+        self._reduced = self._failed = False
+        self._blamed = -1
+        self._held = -1
+
+
+def on_host(members: Iterable[MemberSeat], host: str) -> list[MemberSeat]:
+    """Return the members of a host, in the order of their ranks."""
+    return sorted((seat for seat in members if seat.host == host), key=lambda seat: seat.rank)

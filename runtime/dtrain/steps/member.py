@@ -1,0 +1,332 @@
+"""One member: it follows the leader, leads where no member before it does, and says what has to be sent.
+
+Time comes in as `now`. Messages, and the work that follows from them, go out by `drain`. A message says all
+that its sender knows, and is sent when it changes and each `BEAT_S`, so none has to arrive.
+
+The live member of the lowest rank leads. When the leader has certainly ended, the next one leads at once.
+When it is silent for a lease, the next one of another host does, and each one after it a lease later, if no
+leader was heard (docs/design/steps.md#when-the-leader-dies).
+"""
+
+import math
+from collections.abc import Mapping
+
+import msgspec
+
+from dtrain.messages.rounds import CompletePart, Deal, Known, MemberReport, MemberSeat, RoundMade, Told
+from dtrain.steps.follower import Action, Follower, LeaveRun, leader_of, next_term
+from dtrain.steps.leader import RoundLeader
+from dtrain.steps.round_parts import RoundRules
+
+AnyRoundMessage = MemberReport | Told
+BEAT_S = 0.25
+ASKS = 2
+"""A member that asks this often after it was let in does not run; one question may have crossed the
+answer.
+"""
+COMES_S = 60.0
+"""Seconds beyond its lease for which a newcomer may be silent, while it is sent the values."""
+
+
+class RoundMember:
+    """One member of a call of `fit`.
+
+    Attributes:
+        leader: the number of the member that it takes for the leader.
+        left_behind: whether the others have gone on without it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        known: Known,
+        rules: RoundRules,
+        lease_s: float,
+        now: float,
+        *,
+        round_: int = 0,
+        term: int = 0,
+        membership: int = 0,
+    ) -> None:
+        """Begin, with the values of this round.
+
+        Args:
+            lease_s: the time without a message after which a member is silent; infinite on one host.
+        """
+        self.number = number
+        self._follower = Follower(number, known, round_=round_, term=term, membership=membership)
+        self._rules = rules
+        self._lease_s = lease_s
+        self._seats = dict(self._follower.members)
+        first = min(self._seats.values(), key=lambda seat: seat.rank).number
+        self.leader = leader_of(term) if term else first
+        self.left_behind = False
+        self._leading: RoundLeader | None = None
+        self._gone: set[int] = set()
+        self._silent: set[int] = set()
+        self._heard_s = dict.fromkeys(self._seats, now)
+        self._contact_s = dict(self._heard_s)
+        self._drained_s = now
+        self._again_s: dict[int, float] = {}
+        self._sent: dict[int, tuple[AnyRoundMessage, float]] = {}
+        self._strangers: set[int] = set()
+        self._asked: dict[int, int] = {}
+        self._actions: list[Action] = []
+        if self.number == self.leader:
+            self._lead(now)
+
+    # How it stands
+
+    @property
+    def round(self) -> int:
+        return self._follower.round
+
+    @property
+    def term(self) -> int:
+        """The term of the leader that it follows."""
+        return self._follower.term
+
+    @property
+    def members(self) -> Mapping[int, MemberSeat]:
+        return self._follower.members
+
+    @property
+    def leads_in(self) -> int:
+        """The term in which it leads; 0: it does not."""
+        return self._leading.term if self._leading is not None and not self.left_behind else 0
+
+    @property
+    def stands(self) -> str | None:
+        """Why this member, which leads, cannot go on; None if it can."""
+        return self._leading.stands if self._leading is not None else None
+
+    @property
+    def awaited(self) -> list[str]:
+        """The tasks of the members awaited here: where this one does not lead, the leader's."""
+        numbers = {self.leader} if self._leading is None else self._leading.awaited
+        return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
+
+    @property
+    def welcome(self) -> list[tuple[MemberSeat, Told]]:
+        """The newcomers that may begin now, if this one leads, and what they are told."""
+        if self._leading is None:
+            return []
+        return [(self.members[each], self._leading.told(each)) for each in sorted(self._leading.welcome)]
+
+    # What happens in its own process
+
+    def complete(self, deal: Deal, part: CompletePart, round_: int) -> None:
+        self._follower.complete(deal, part, round_)
+
+    def reduced(self, attempt: int) -> None:
+        self._follower.reduced(attempt)
+
+    def failed(self, attempt: int, blamed: int = -1) -> None:
+        self._follower.failed(attempt, blamed)
+
+    def written(self, position: int) -> None:
+        self._follower.written(position)
+
+    def arrive(self, round_: int, written: int = -1, ordered: RoundMade | None = None) -> None:
+        """Note that this process, where it leads, orders nothing more for a round; see `RoundLeader`."""
+        if self._leading is not None:
+            self._leading.arrive(round_, written, ordered)
+
+    def limit(self, max_steps: int, until: int | None) -> None:
+        """Let `max_steps` be the last version, and none be made beyond `until`, where this member leads."""
+        self._rules = msgspec.structs.replace(self._rules, max_steps=max_steps, until=until)
+        if self._leading is not None:
+            self._leading.limit(max_steps, until)
+
+    def admit(self, seat: MemberSeat) -> None:
+        """Let a process take part from a later round on, if this one leads.
+
+        One that asks again, although it was let in, has not been welcomed: the leader of then has ended. So
+        under that number it never runs.
+        """
+        leading = self._leading
+        if leading is None:
+            return
+        for number, other in self.members.items():
+            same = (other.rank, other.address) == (seat.rank, seat.address)
+            if same and not leading.has_heard(number):
+                self._asked[number] = self._asked.get(number, 0) + 1
+                if self._asked[number] == ASKS:
+                    self._contact_s[number] = math.inf  # it has never gone on with others
+                    self._silent.discard(number)
+                    self._gone.add(number)
+                    self._lose(number)
+        leading.admit(seat)
+
+    # What it hears of others
+
+    def gone(self, number: int) -> None:
+        """Note that a process has certainly ended; all that it has said was heard before."""
+        self._gone.add(number)
+
+    def received(self, sender: int, message: AnyRoundMessage, now: float) -> None:
+        if sender in self._gone:
+            return
+        self._heard_s[sender] = now
+        stranger = sender not in self.members
+        if stranger:
+            self._strangers.add(sender)
+        if contact := self._is_contact(sender, now) and not stranger:
+            self._contact_s[sender] = now
+        if isinstance(message, Told):
+            if not stranger and self._follower.heeds(message.term):
+                self.leader = sender
+                if contact and message.round >= 0 and not self._is_silent_in(message):
+                    self._touch(message, now)
+            self._follow(message)
+        elif not stranger and self._leading is not None:
+            self._leading.heard(message)
+            self._end_if_deposed(now)
+
+    def _is_silent_in(self, told: Told) -> bool:
+        return self._seats[self.number].host in told.silent
+
+    def _touch(self, told: Told, now: float) -> None:
+        """Note that the leader goes on with these members, of whom it hears."""
+        members = told.members or tuple(self.members.values())
+        for seat in members:
+            if seat.host not in told.silent and seat.number not in self._gone:
+                # A newcomer, of which nobody may have heard yet, keeps its longer time.
+                self._contact_s[seat.number] = max(now, self._contact_s.get(seat.number, now + COMES_S))
+
+    def _is_contact(self, sender: int, now: float) -> bool:
+        """Return whether a message is new: what comes first after a silence may have come long ago."""
+        if now - self._contact_s.get(sender, now) < self._lease_s:
+            self._again_s.pop(sender, None)
+            return True
+        return now - self._again_s.setdefault(sender, now) >= BEAT_S
+
+    # What follows
+
+    def drain(self, now: float) -> tuple[list[tuple[int, AnyRoundMessage]], list[Action]]:
+        """Return what is to be sent now, as (member, message), and what is to be done; call it after each
+        event and at least each `BEAT_S`.
+        """
+        sent: list[tuple[int, AnyRoundMessage]] = []
+        if (stood_s := now - self._drained_s) > self._lease_s / 2:
+            # This process itself stood still: what others have said meanwhile is still to be read. Whether it
+            # was in contact with those that have ended is another matter.
+            self._heard_s = {number: at + stood_s for number, at in self._heard_s.items()}
+        self._drained_s = now
+        if not self.left_behind:
+            self._check_leases(now)
+            self._hear_itself(now, sent)
+            leading = self._leading
+            if leading is not None and leading.stands and leading.without <= self._gone:
+                self.left_behind = True  # no member is left that knows how far they went
+                self._actions.append(LeaveRun())
+        if not self.left_behind:
+            self._say(now, sent)
+        actions, self._actions = self._actions, []
+        return sent, actions
+
+    def _say(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
+        sent += [(stranger, self._follower.told) for stranger in sorted(self._strangers - self._gone)]
+        self._strangers.clear()
+        if self._leading is None:
+            self._send(self.leader, self._follower.report, now, sent)
+            return
+        for number in self._leading.directed if math.isfinite(self._lease_s) else ():
+            last = self._sent.get(number)
+            if number != self.number and number not in self._gone and _is_due(last, now):
+                self._send(number, self._leading.told(number), now, sent)
+
+    def _send(
+        self,
+        number: int,
+        message: AnyRoundMessage,
+        now: float,
+        sent: list[tuple[int, AnyRoundMessage]],
+    ) -> None:
+        last = self._sent.get(number)
+        beats = math.isfinite(self._lease_s) and _is_due(last, now)
+        if last is None or last[0] != message or beats:
+            self._sent[number] = message, now
+            sent.append((number, message))
+
+    def _check_leases(self, now: float) -> None:
+        members = self.members
+        for number in sorted({*members, *self._gone} - {self.number}):
+            silent = now - self._contact_s.setdefault(number, now + COMES_S) >= self._lease_s
+            (self._silent.add if silent else self._silent.discard)(number)
+            if number in self._gone and math.isfinite(self._contact_s[number]):
+                self._contact_s[number] = -math.inf if silent else math.inf  # so it stays
+                self._lose(number)
+        if self._leading is not None:
+            for number in members:
+                heard_s = self._heard_s.setdefault(number, now + COMES_S)
+                if number != self.number and now - heard_s >= self._lease_s:
+                    self._leading.silent(number)
+            return
+        self._lead_if_due(now)
+
+    def _lead_if_due(self, now: float) -> None:
+        own, led_by = self.members[self.number], self._seats.get(self.leader)
+        gone = self.leader in self._gone
+        if not gone and led_by is not None and led_by.host == own.host:
+            return  # it is alive, and can be ended by its launcher alone
+        before = [seat for seat in self.members.values() if seat.rank < own.rank]
+        waits = [seat for seat in before if seat.number not in self._gone and seat.number != self.leader]
+        if not gone:
+            waits = [seat for seat in waits if led_by is None or seat.host != led_by.host]
+        leases = len(waits) + (not gone)
+        if leases == 0 or now - self._heard_s.setdefault(self.leader, now) >= leases * self._lease_s:
+            self._lead(now)
+
+    def _lose(self, number: int) -> None:
+        """Have a member that has ended taken for gone, or for silent, if it may have left this one behind."""
+        if self._leading is not None:
+            (self._leading.silent if number in self._silent else self._leading.gone)(number)
+
+    def _lead(self, now: float) -> None:
+        report, known = self._follower.report, self._follower.known
+        term = next_term(report.term, self.number)
+        self._leading = RoundLeader(self.number, term, known, report.membership, self.leader, self._rules)
+        for number in self._gone:
+            self._lose(number)
+        for number in self.members:
+            if number != self.leader:
+                self._heard_s[number] = now
+        self.leader = self.number
+
+    def _hear_itself(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
+        """Let the leader's own member follow it, until nothing changes any more."""
+        while (leading := self._leading) is not None:
+            leading.heard(self._follower.report)
+            self._end_if_deposed(now)
+            changed = leading.drain() if self._leading is leading else []
+            for number, told in changed:
+                if number == self.number:
+                    self._follow(told)
+                elif number not in self._gone:
+                    self._send(number, told, now, sent)
+            if not changed or self.left_behind:
+                return
+
+    def _end_if_deposed(self, now: float) -> None:
+        if self._leading is not None and self._leading.deposed:
+            self._leading = None
+            self._heard_s[self.leader] = now
+
+    def _follow(self, told: Told) -> None:
+        before = set(self.members)
+        for action in self._follower.heard(told):
+            if isinstance(action, LeaveRun):
+                self.left_behind = True
+            self._actions.append(action)
+        self._seats |= self.members
+        self._strangers |= before - self.members.keys()
+        if self._leading is not None and leader_of(self._follower.term) != self.number:
+            self._leading = None
+
+
+def _is_due(last: tuple[AnyRoundMessage, float] | None, now: float) -> bool:
+    """Return whether a beat has passed; not a whole one: what was sent a little after the last look would
+    else wait for two.
+    """
+    return last is None or now - last[1] >= BEAT_S / 2
