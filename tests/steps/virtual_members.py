@@ -109,8 +109,8 @@ class Process:
                 if self.net.dies_now(self):
                     return
                 each()
-            for seat, told in self.member.welcome:
-                self.net.welcome(self, seat, told)
+            for welcomed in self.member.welcome:
+                self.net.welcome(self, *welcomed)
             self.compute()
             if not actions:
                 break
@@ -361,11 +361,10 @@ class Net:
         ]
         known = Known(members=tuple(seats), dealt=Dealt(self.parts, even=backups > 0))
         memories = {f"host {at}": Memory(f"host {at}", 0, FIRST) for at in range(len(hosts))}
-        self.memories = {seat.number: memories[seat.host] for seat in seats}
         self.processes = {}
         self.seats = {seat.number: seat for seat in seats}
         for seat in seats:
-            self.processes[seat.number] = Process(self, seat, self.memories[seat.number], known)
+            self.processes[seat.number] = Process(self, seat, memories[seat.host], known)
         for process in list(self.processes.values()):
             self.later(self.random.uniform(0, 0.05), process.tick)
 
@@ -544,7 +543,7 @@ class Net:
         if any(each.seat.address == address for each in there) or all(each.finished for each in there):
             return
         for process in there:
-            if process.member.leads_in:
+            if process.stopped_until <= self.now:
                 trains = any(s.rank == rank and s.trains for s in self.seats.values()) or rank >= len(
                     self.seats
                 )
@@ -555,33 +554,27 @@ class Net:
                 process.wake()
         self.later(0.3, self.start_again, rank, host, address)
 
-    def welcome(self, leader, seat, told):
-        """The leader lets a newcomer begin: on a host that is there with its memory, else with the values of now."""
+    def welcome(self, leader, seat, told, mates):
+        """The leader lets a newcomer begin: with the memory of its host, if others have one, else with the values."""
         if seat.number in self.seats:
             return
         self.seats[seat.number] = seat
-        values = leader.memory.at(leader.side).copy()
-        there = [each for each in told.members if each.host == seat.host and self.runs(each.number)]
-        self.memories[seat.number] = (
-            self.memories[there[0].number] if there else Memory(seat.host, told.side, values)
-        )
+        made = None if mates else Memory(seat.host, told.side, leader.memory.at(leader.side).copy())
         told_s = self.delay(leader.number, seat.number)
-        self.later(told_s, self.come_in, leader, seat, told, leader.history)
+        self.later(told_s, self.come_in, leader, seat, told, made, mates, leader.history)
 
-    def come_in(self, leader, seat, told, history):
-        memory = self.memories[seat.number]
-        shared = [
-            number for number, each in self.memories.items() if each is memory and number != seat.number
-        ]
-        if leader.dead or (shared and not any(map(self.runs, shared))):
-            return  # there is nobody any more from whom it would have it
+    def come_in(self, leader, seat, told, made, mates, history):
+        here = [self.processes[each].memory for each in mates if self.runs(each)]
+        if leader.dead or not (here or made):
+            return  # there is nobody any more from whom it would have them
+        memory = made or here[0]
         known = Known(
             members=told.members, version=told.version, side=told.side, dealt=told.dealt, made=told.made
         )
         process = Process(
             self,
             seat,
-            self.memories[seat.number],
+            memory,
             known,
             round_=told.round,
             term=told.term,

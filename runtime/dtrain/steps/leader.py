@@ -152,6 +152,11 @@ class RoundLeader:
         hosts = {self._seats[number].host for number in others}
         return frozenset(each for each in new if self._seats[each].host in hosts or each in first.values())
 
+    def mates(self, number: int) -> list[int]:
+        """Return the members that have the memory of a newcomer's host."""
+        host = self._seats[number].host
+        return [each for each in sorted(self.directed) if self._seats[each].host == host]
+
     def _knows_members(self, number: int) -> bool:
         report = self._reports.get(number)
         return report is not None and report.membership == self._membership and self.round >= 0

@@ -9,7 +9,8 @@ leader was heard (docs/design/steps.md#when-the-leader-dies).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,6 +27,18 @@ answer.
 """
 COMES_S = 60.0
 """Seconds beyond its lease for which a newcomer may be silent, while it is sent the values."""
+
+
+class Welcomed(NamedTuple):
+    """A newcomer that may begin, and what it is told.
+
+    Attributes:
+        mates: the members of its host that have its memory; none: it makes one, and is sent the values.
+    """
+
+    seat: MemberSeat
+    told: Told
+    mates: Sequence[int]
 
 
 class RoundMember:
@@ -107,11 +120,15 @@ class RoundMember:
         return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
 
     @property
-    def welcome(self) -> list[tuple[MemberSeat, Told]]:
-        """The newcomers that may begin now, if this one leads, and what they are told."""
-        if self._leading is None:
+    def welcome(self) -> list[Welcomed]:
+        """The newcomers that may begin now, if this one leads."""
+        leading = self._leading
+        if leading is None:
             return []
-        return [(self.members[each], self._leading.told(each)) for each in sorted(self._leading.welcome)]
+        return [
+            Welcomed(self.members[each], leading.told(each), leading.mates(each))
+            for each in sorted(leading.welcome)
+        ]
 
     # What happens in its own process
 
@@ -142,21 +159,20 @@ class RoundMember:
         """Let a process take part from a later round on, if this one leads.
 
         One that asks again, although it was let in, has not been welcomed: the leader of then has ended. So
-        under that number it never runs.
+        under that number it never runs, and whoever is asked knows that.
         """
         leading = self._leading
-        if leading is None:
-            return
         for number, other in self.members.items():
             same = (other.rank, other.address) == (seat.rank, seat.address)
-            if same and not leading.has_heard(number):
+            if same and (leading is None or not leading.has_heard(number)):
                 self._asked[number] = self._asked.get(number, 0) + 1
                 if self._asked[number] == ASKS:
                     self._contact_s[number] = math.inf  # it has never gone on with others
                     self._silent.discard(number)
                     self._gone.add(number)
                     self._lose(number)
-        leading.admit(seat)
+        if leading is not None:
+            leading.admit(seat)
 
     # What it hears of others
 
