@@ -121,6 +121,7 @@ class Process:
     def carry_out(self, action):
         match action:
             case ComputeDeals(deals):
+                self.net.begins(self)
                 self.work = deque(deal for deal in deals if deal not in self.started)
             case Reduce(round_, attempt):
                 assert round_ == self.member.round
@@ -344,6 +345,7 @@ class Net:
         )
         self.cut, self.broken = set(), set()
         self.slow = {}
+        self.begun = set()
         self.without_examples, self.infinite = set(), set()
         self.assigned = {}
         self.histories, self.start = {}, History(None, -1, None, None)
@@ -402,6 +404,13 @@ class Net:
         return self.random.uniform(0.001, 0.05) * self.slow.get(process.seat.rank, 1)
 
     # The judge
+
+    def begins(self, process):
+        """A round begins with as many replicas as are needed; one that has begun is finished by those who are left."""
+        if process.member.round not in self.begun:
+            self.begun.add(process.member.round)
+            live = sum(seat.trains for seat in process.member.members.values())
+            assert live >= self.needed, f"round {process.member.round} begins with {live}"
 
     def judge(self, process, round_, made):
         """A process goes on from a round: each part counts once in its history, and the values are those of it."""

@@ -1,0 +1,204 @@
+"""Faults that real runs had, or that a reader would fear, planted in the machines: the scenes find each of them."""
+
+import pytest
+from msgspec.structs import replace
+from steps import test_rounds
+
+from dtrain.messages.rounds import Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
+from dtrain.state.batch_cut import Dealt
+from dtrain.steps import leader as leading
+from dtrain.steps.follower import CommitRound, Follower, LeaveRun
+from dtrain.steps.leader import RoundLeader
+from dtrain.steps.member import RoundMember
+from dtrain.steps.round_parts import RoundParts, RoundRules
+
+FROM = {"counts_the_gone_as_agreed": 210}
+"""The seeds to begin with, where it takes long until one finds a fault."""
+MOST = 400
+
+
+def counts_the_gone_as_agreed(patch):
+    """Members that have ended are taken for members that ended before they went on without this one."""
+    patch.setattr(RoundMember, "_lose", lambda self, number: self._leading and self._leading.gone(number))
+
+
+def goes_on_in_minorities(patch):
+    patch.setattr(leading, "may_go_on", lambda members, present, gone, leader: True)
+
+
+def commits_when_one_lane_is_reduced(patch):
+    def end(self):
+        reports = [self._reports[each] for each in self._attempt.lanes if each in self._reports]
+        if any(each.reduced and self._is_in_attempt(each) for each in reports):
+            self._commit(self._attempt.made)
+            return True
+        return False
+
+    patch.setattr(RoundLeader, "_end_attempt", end)
+
+
+def keeps_what_lay_at_a_lost_host(patch):
+    before = RoundParts.change_members
+    patch.setattr(RoundParts, "change_members", lambda self, members, lost=(): before(self, members))
+
+
+def forgets_what_the_dead_computed(patch):
+    """The parts of a member that has ended are not dealt again."""
+
+    def change(self, members, lost=()):
+        self._members = tuple(members)
+
+    patch.setattr(RoundParts, "change_members", change)
+
+
+def takes_a_round_for_open_that_was_committed(patch):
+    """A new leader goes on from its own round, not from the newest one that is reported."""
+    before = RoundLeader._go_on_from
+
+    def go_on(self, reports):
+        own = min(report.round for report in reports)
+        before(self, [each for each in reports if each.round == own])
+
+    patch.setattr(RoundLeader, "_go_on_from", go_on)
+
+
+def begins_an_attempt_with_gradients_of_before(patch):
+    """What is complete is kept in a round in which values were assigned."""
+    before = RoundParts.go_on
+
+    def go_on(self, made, members):
+        complete = list(self.complete.values())
+        before(self, made, members)
+        if made.values:
+            for done in complete:
+                self._contribute(done)
+
+    patch.setattr(RoundParts, "go_on", go_on)
+
+
+def loses_what_comes_too_late(patch):
+    before = Follower._begin
+
+    def begin(self, round_):
+        before(self, round_)
+        self._late = ()
+
+    patch.setattr(Follower, "_begin", begin)
+
+
+def hears_nobody_after_it_stood_still(patch):
+    before = RoundMember.drain
+
+    def drain(self, now):
+        self._drained_s = now
+        return before(self, now)
+
+    patch.setattr(RoundMember, "drain", drain)
+
+
+def does_not_hold_rounds(patch):
+    before = RoundLeader._commit
+
+    def commit(self, made):
+        self._rules = replace(self._rules, needed=0)
+        before(self, made)
+
+    patch.setattr(RoundLeader, "_commit", commit)
+
+
+PLANTED = [
+    (counts_the_gone_as_agreed, ["anything"]),
+    (goes_on_in_minorities, ["hosts_that_stand_still", "anything"]),
+    (commits_when_one_lane_is_reduced, ["deaths"]),
+    (keeps_what_lay_at_a_lost_host, ["deaths"]),
+    (forgets_what_the_dead_computed, ["deaths_on_one_host"]),
+    (takes_a_round_for_open_that_was_committed, ["deaths_on_one_host", "deaths"]),
+    (begins_an_attempt_with_gradients_of_before, ["values_that_are_assigned"]),
+    (loses_what_comes_too_late, ["backups"]),
+    (hears_nobody_after_it_stood_still, ["hosts_that_stand_still"]),
+    (does_not_hold_rounds, ["rounds_that_are_held"]),
+]
+
+
+@pytest.mark.parametrize(("plant", "scenes"), PLANTED, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_planted_fault_is_found(plant, scenes, monkeypatch):
+    plant(monkeypatch)
+    first = FROM.get(plant.__name__, 0)
+    for seed in range(first, first + MOST):
+        for name in scenes:
+            try:
+                getattr(test_rounds, name)(seed)
+            except Exception:
+                return
+    pytest.fail(f"{plant.__name__} lived through {MOST} seeds of {scenes}")
+
+
+# What needs more than chance to be found
+
+
+SEATS = tuple(
+    MemberSeat(number=each, rank=each, task=f"worker:{each}", host=f"host {each}") for each in range(3)
+)
+KNOWN = Known(members=SEATS, dealt=Dealt(3))
+
+
+def follower(number=1, term=5 << 20):
+    return Follower(number, KNOWN, round_=0, term=term, membership=0)
+
+
+def told(term=5 << 20, number=1, **settings):
+    return Told(term=term, membership=0, number=number, **{"round": 0, **settings})
+
+
+def attempt(written=-1):
+    return ReduceAttempt(number=7, made=RoundMade(values=True), lanes={1: (0,)}, written=written)
+
+
+def test_a_member_has_reduced_only_with_the_records_of_the_leader():
+    member = follower()
+    member.heard(told(attempt=attempt(written=3)))
+    member.reduced(7)
+    assert not member.report.reduced
+    member.written(3)
+    assert member.report.reduced
+
+
+def test_a_member_heeds_no_leader_of_an_earlier_term():
+    member = follower()
+    member.heard(told(term=(7 << 20) + 2))
+    assert member.heard(told(number=9, round=1, made=RoundMade(values=True))) == []
+    assert member.round == 0
+
+
+def test_a_message_that_was_overtaken_changes_nothing():
+    member = follower()
+    member.heard(told(number=5, due=((3, 0), (4, 0))))
+    member.heard(told(number=4, due=((3, 0),)))
+    assert member.report.computing == ((3, 0), (4, 0))
+
+
+def test_a_member_that_is_not_among_the_members_leaves():
+    news = told(term=6 << 20, members=(SEATS[0], SEATS[2]))
+    assert follower().heard(news) == [LeaveRun()]
+
+
+def test_a_newcomer_begins_when_all_others_know_of_it():
+    """Else two groups that know of different members could both go on after the leader's death."""
+    lead = RoundLeader(0, 1 << 20, KNOWN, 0, 0, RoundRules(replicas=3, max_steps=9))
+    for number in range(3):
+        lead.heard(MemberReport(term=1 << 20, member=number, membership=0, round=0, known=KNOWN))
+    lead.admit(MemberSeat(number=-1, rank=3, task="worker:3", host="host 3"))
+    lead.arrive(0, ordered=RoundMade())
+    assert lead.round == 1
+    membership = lead.told(0).membership
+    for number in range(3):
+        assert not lead.welcome
+        lead.heard(MemberReport(term=1 << 20, member=number, membership=membership, round=1))
+    assert lead.welcome == {3}
+
+
+def test_a_round_is_over_when_the_next_one_begins():
+    member = follower()
+    member.heard(told(attempt=attempt()))
+    made = RoundMade(values=True)
+    assert CommitRound(0, made) in member.heard(told(number=2, round=1, made=made))
