@@ -46,7 +46,7 @@ def forgets_what_the_dead_computed(patch):
     """The parts of a member that has ended are not dealt again."""
 
     def change(self, members, lost=()):
-        self._members = tuple(members)
+        self._set_members(members)
 
     patch.setattr(RoundParts, "change_members", change)
 

@@ -132,11 +132,18 @@ class Follower:
         self._written = -1
         self._held = -1
         self._heard = -1
+        self._report: MemberReport | None = None
 
     # What it reports
 
     @property
     def report(self) -> MemberReport:
+        """Return the same object until something has changed."""
+        if self._report is None:
+            self._report = self._made_report()
+        return self._report
+
+    def _made_report(self) -> MemberReport:
         attempt = self._attempt
         return MemberReport(
             term=self.term,
@@ -169,6 +176,7 @@ class Follower:
         """Note that a part is complete, which was computed from the values of this round."""
         if deal not in self._due:
             return
+        self._report = None
         if round_ == self.round:
             self._complete[deal[0]] = part
         else:
@@ -176,16 +184,16 @@ class Follower:
 
     def reduced(self, attempt: int) -> None:
         if self._attempt is not None and attempt == self._attempt.number and not self._failed:
-            self._reduced = True
+            self._reduced, self._report = True, None
 
     def failed(self, attempt: int, blamed: int = -1) -> None:
         """Note that an attempt cannot be finished here, and for which member it waited."""
         if self._attempt is not None and attempt == self._attempt.number and not self._reduced:
-            self._failed = True
+            self._failed, self._report = True, None
             self._blamed = blamed
 
     def written(self, position: int) -> None:
-        self._written = max(self._written, position)
+        self._written, self._report = max(self._written, position), None
 
     # What it is told
 
@@ -208,7 +216,7 @@ class Follower:
             return []  # the members come with a message that was overtaken
         if told.term == self.term and told.number <= self._heard:
             return []  # it was overtaken by another one
-        self.term, self._heard = told.term, told.number
+        self.term, self._heard, self._report = told.term, told.number, None
         self._asked = told.round < 0
         if told.round < 0:
             return self._gave_up()

@@ -70,6 +70,7 @@ class RoundMember:
         self._follower = Follower(number, known, round_=round_, term=term, membership=membership)
         self._rules = rules
         self._lease_s = lease_s
+        self._has_leases = math.isfinite(lease_s)
         self._seats = dict(self._follower.members)
         first = min(self._seats.values(), key=lambda seat: seat.rank).number
         self.leader = leader_of(term) if term else first
@@ -84,6 +85,7 @@ class RoundMember:
         self._sent: dict[int, tuple[AnyRoundMessage, float]] = {}
         self._strangers: set[int] = set()
         self._asked: dict[int, int] = {}
+        self._heard_itself: tuple[int, MemberReport | None] = 0, None
         self._actions: list[Action] = []
         if self.number == self.leader:
             self._lead(now)
@@ -242,12 +244,13 @@ class RoundMember:
         return sent, actions
 
     def _say(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
-        sent += [(stranger, self._follower.told) for stranger in sorted(self._strangers - self._gone)]
-        self._strangers.clear()
+        if self._strangers:
+            sent += [(stranger, self._follower.told) for stranger in sorted(self._strangers - self._gone)]
+            self._strangers.clear()
         if self._leading is None:
             self._send(self.leader, self._follower.report, now, sent)
             return
-        for number in self._leading.directed if math.isfinite(self._lease_s) else ():
+        for number in self._leading.directed if self._has_leases else ():
             last = self._sent.get(number)
             if number != self.number and number not in self._gone and _is_due(last, now):
                 self._send(number, self._leading.told(number), now, sent)
@@ -260,21 +263,24 @@ class RoundMember:
         sent: list[tuple[int, AnyRoundMessage]],
     ) -> None:
         last = self._sent.get(number)
-        beats = math.isfinite(self._lease_s) and _is_due(last, now)
-        if last is None or last[0] != message or beats:
+        beats = self._has_leases and _is_due(last, now)
+        if last is None or beats or (last[0] is not message and last[0] != message):
             self._sent[number] = message, now
             sent.append((number, message))
 
     def _check_leases(self, now: float) -> None:
         members = self.members
-        for number in sorted({*members, *self._gone} - {self.number}):
+        # Without leases nobody is silent, and an end is certain.
+        ended = {number for number in self._gone if math.isfinite(self._contact_s.get(number, 0.0))}
+        watched = {*members, *ended} - {self.number} if self._has_leases else ended
+        for number in sorted(watched):
             silent = now - self._contact_s.setdefault(number, now + COMES_S) >= self._lease_s
             (self._silent.add if silent else self._silent.discard)(number)
             if number in self._gone and math.isfinite(self._contact_s[number]):
                 self._contact_s[number] = -math.inf if silent else math.inf  # so it stays
                 self._lose(number)
         if self._leading is not None:
-            for number in members:
+            for number in members if self._has_leases else ():
                 heard_s = self._heard_s.setdefault(number, now + COMES_S)
                 if number != self.number and now - heard_s >= self._lease_s:
                     self._leading.silent(number)
@@ -313,7 +319,11 @@ class RoundMember:
     def _hear_itself(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
         """Let the leader's own member follow it, until nothing changes any more."""
         while (leading := self._leading) is not None:
-            leading.heard(self._follower.report)
+            term, heard = self._heard_itself
+            report = self._follower.report
+            if report is not heard or term != leading.term:
+                self._heard_itself = leading.term, report
+                leading.heard(report)
             self._end_if_deposed(now)
             changed = leading.drain() if self._leading is leading else []
             for number, told in changed:

@@ -39,6 +39,7 @@ class RoundParts:
     """The parts of the round that is made.
 
     Attributes:
+        live: the ranks that are dealt parts.
         version: how many rounds have made one.
         dealt: the state of the dealer as the round began.
         due: by member, what it computes or has completed, and whether it has.
@@ -49,7 +50,7 @@ class RoundParts:
         """Begin a round with what is known of it; `seats` are all members that there have been, by number."""
         self._rules = rules
         self._seats = seats
-        self._members: Collection[int] = tuple(seat.number for seat in known.members)
+        self._set_members([seat.number for seat in known.members])
         self.version, self.dealt = known.version, known.dealt
         self.due: dict[int, dict[Deal, bool]] = {}
         self.complete: dict[int, CompletePart] = {}
@@ -58,16 +59,15 @@ class RoundParts:
 
     # Members
 
-    @property
-    def live(self) -> frozenset[int]:
-        """The ranks that are dealt parts."""
+    def _set_members(self, members: Collection[int]) -> None:
+        self._members = tuple(members)
         seats = [self._seats[number] for number in self._members]
         ranks = frozenset(seat.rank for seat in seats if seat.trains)
-        return frozenset([min(ranks)]) if self._rules.alone and ranks else ranks
+        self.live = frozenset([min(ranks)]) if self._rules.alone and ranks else ranks
 
     def change_members(self, members: Collection[int], lost_hosts: Collection[str] = ()) -> None:
         """Go on with these members; what was complete at a host that is lost is computed again."""
-        self._members = tuple(members)
+        self._set_members(members)
         self.due = {number: due for number, due in self.due.items() if number in members}
         kept = [done for done in self.complete.values() if self._host_of(done) not in lost_hosts]
         if len(kept) < len(self.complete):
@@ -211,7 +211,7 @@ class RoundParts:
         under_way = not again and not self.whole
         for number, due in self.due.items():
             self.due[number] = {deal: False for deal, done in due.items() if under_way and not done}
-        self._members = tuple(members)
+        self._set_members(members)
         if again:
             self.rebuild(())
             return
