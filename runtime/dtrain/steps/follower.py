@@ -197,9 +197,18 @@ class Follower:
 
     # What it is told
 
-    def heeds(self, term: int) -> bool:
-        """Return whether a leader of this term may direct: none of an earlier one, or that is left behind."""
-        return term >= self.term and leader_of(term) in self.members
+    def heeds(self, told: Told) -> bool:
+        """Return whether this leader may direct: none of an earlier term, or that is left behind. One that is
+        not known yet may have come with a membership of which this member has not heard.
+        """
+        return told.term >= self.term and (
+            leader_of(told.term) in self.members or self.is_news(told, leader_of(told.term))
+        )
+
+    def is_news(self, told: Told, number: int) -> bool:
+        """Return whether it tells of a newer membership, in which this member and that of the number are."""
+        numbers = {seat.number for seat in told.members}
+        return told.membership > self.membership and {self.number, number} <= numbers
 
     def heard(self, told: Told) -> list[Action]:
         """Follow the leader; return what is to be done, in this order."""
@@ -207,7 +216,7 @@ class Follower:
         numbers = {seat.number for seat in told.members}
         if told.round >= 0 and numbers and self.number not in numbers and said >= self._counted:
             return [LeaveRun()]
-        if said < (self.term, self.membership) or not self.heeds(told.term):
+        if said < (self.term, self.membership) or not self.heeds(told):
             return []
         if told.members:
             self.members = {seat.number: seat for seat in told.members}

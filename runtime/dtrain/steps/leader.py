@@ -401,10 +401,9 @@ class RoundLeader:
 
     def _give_up(self, failed: Iterable[MemberReport]) -> bool:
         own = self._seats[self._own].host
-        for report in failed:
-            if report.blamed not in self._members:
-                continue
-            pair = frozenset(self._seats[each].host for each in (report.member, report.blamed))
+        blamed = [(report.member, report.blamed) for report in failed if report.blamed in self._members]
+        pairs = {frozenset((self._seats[one].host, self._seats[other].host)) for one, other in blamed}
+        for pair in sorted(pairs, key=sorted):  # several lanes between two hosts fail together
             self._failures[pair] = self._failures.get(pair, 0) + 1
             if self._failures[pair] >= TRIES and len(pair) == 2:
                 self._failures = {}

@@ -186,18 +186,19 @@ class RoundMember:
         if sender in self._gone:
             return
         self._heard_s[sender] = now
-        stranger = sender not in self.members
+        told = message if isinstance(message, Told) else None
+        stranger = sender not in self.members and not (told and self._follower.is_news(told, sender))
         if stranger:
             self._strangers.add(sender)
         if contact := self._is_contact(sender, now) and not stranger:
             self._contact_s[sender] = now
-        if isinstance(message, Told):
-            if not stranger and self._follower.heeds(message.term):
+        if told is not None:
+            if not stranger and self._follower.heeds(told):
                 self.leader = sender
-                if contact and message.round >= 0 and not self._is_silent_in(message):
-                    self._touch(message, now)
-            self._follow(message)
-        elif not stranger and self._leading is not None:
+                if contact and told.round >= 0 and not self._is_silent_in(told):
+                    self._touch(told, now)
+            self._follow(told)
+        elif isinstance(message, MemberReport) and not stranger and self._leading is not None:
             self._leading.heard(message)
             self._end_if_deposed(now)
 
