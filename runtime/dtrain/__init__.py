@@ -61,7 +61,6 @@ _PUBLIC = {
     "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
     "MirroredStrategy": "dtrain.strategies.constructors:MirroredStrategy",
     "MultiWorkerMirroredStrategy": "dtrain.strategies.constructors:MultiWorkerMirroredStrategy",
-    "Leader": "dtrain.strategies.interface:Leader",
     "Replica": "dtrain.strategies.interface:Replica",
     "TrainingStep": "dtrain.training.steps:TrainingStep",
     "Strategy": "dtrain.strategies.interface:Strategy",

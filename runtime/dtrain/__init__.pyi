@@ -42,7 +42,6 @@ from dtrain.learning.functions.tapes import GradientTape as GradientTape
 from dtrain.learning.layers import Input as Input
 from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
 from dtrain.strategies.choice import get_strategy as get_strategy
-from dtrain.strategies.interface import Leader as Leader
 from dtrain.strategies.interface import Replica as Replica
 from dtrain.strategies.interface import Strategy as Strategy
 from dtrain.strategies.interface import Training as Training

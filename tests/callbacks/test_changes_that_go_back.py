@@ -10,10 +10,10 @@ def steering():
     """A leader that has told nothing yet, and what its strategy is told."""
     told = []
     optimizer = optimizers.SGD(0.5)
-    leader = SimpleNamespace(optimizer=optimizers.serialize(optimizer), control=told.append)
-    training = SimpleNamespace(weights={"w": 1.0}, clock=SimpleNamespace(finished=False))
+    rule = optimizers.serialize(optimizer)
+    training = SimpleNamespace(weights={"w": 1.0}, finished=False, optimizer=rule, order=told.append)
     model = SimpleNamespace(arrays=training.weights, stop_training=False)
-    return Steering(model, optimizer, training, leader, holds=True), told
+    return Steering(model, optimizer, training, holds=True), told
 
 
 def test_a_stop_and_weights_that_nobody_was_told_of_are_undone_and_made_again():

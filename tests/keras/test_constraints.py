@@ -9,7 +9,7 @@ from strategies.shipped import mirrored
 
 import dtrain as dt
 from dtrain.errors import SpecError
-from dtrain.strategies.interface import Training
+from dtrain.strategies.interface import Problem
 from dtrain.strategies.single import SingleStrategy
 
 RNG = np.random.default_rng(0)
@@ -69,7 +69,13 @@ def test_a_constraint_of_ones_own():
 
 def test_where_variables_are_updated_in_parts_they_are_refused():
     with pytest.raises(SpecError, match=r"found one of dense/kernel.*--strategy mirrored"):
-        Training.constrain(object(), model().network.graph.constraints())
+        Problem(
+            variables=(),
+            initial_values=dict,
+            optimizer={},
+            max_steps=1,
+            constraints=model().network.graph.constraints(),
+        ).check_unconstrained()
 
 
 def test_an_unknown_name_is_answered():

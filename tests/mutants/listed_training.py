@@ -65,7 +65,7 @@ CALLBACKS = [
     bug(
         "callbacks/saving.py",
         "BackupAndRestore.on_train_begin",
-        "self._saved_step = self._clock.global_step",
+        "self._saved_step = self._training.global_step",
     ),
     bug("callbacks/callback.py", "check_callbacks", "not isinstance(found, Callback)", "False"),
     bug(

@@ -29,7 +29,7 @@ from dtrain.parameters.table import VALUES
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica
+from dtrain.strategies.interface import FitOrder, Problem, Stepped, TurnReplica
 from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
 from dtrain.training.parts import Part
@@ -64,7 +64,7 @@ class Program:
     def stands(self) -> str:
         """How far it is, in words."""
         training = self.fit and self.fit.training
-        return f"step {training.clock.global_step} of fit {self.fit.number}" if training else "starting"
+        return f"step {training.global_step} of fit {self.fit.number}" if training else "starting"
 
     def run(self) -> None:
         """Train, and say goodbye."""
@@ -105,6 +105,10 @@ class Program:
         if self.leading is not None:
             self.leading.break_with(server, f"ps:{server} is silent")
         self.process.tell_silent(server)
+
+
+def nothing(replica: Any, number: int) -> None:
+    """Compute no part, in a task without replicas."""
 
 
 class Fit:
@@ -172,6 +176,7 @@ class Fit:
             patience_s=PATIENCE_S,
             reporter=program.reporter,
             sequence=program.pushes_sent,
+            steps_per_epoch=1,  # a leader that does not train looks at every step
             checkpoint_folder=None if leading is None else leading.checkpoints,
             on_close=self._closed,
             clock=process.life,
@@ -193,24 +198,24 @@ class Fit:
 
     def _over(self) -> bool:
         """Whether the last step is made, and of the leader, saved."""
-        leader = self.training.leader
-        while leader is not None and self._record(leader):
+        training = self.training
+        while training.leads and self._record():
             pass
-        if not self.training.clock.finished:
+        if not training.finished:
             return False
-        concluded = leader is None or leader.conclude()
+        concluded = training.step(nothing) is Stepped.ENDED
         self._note_lost_epochs()
         return concluded
 
-    def _record(self, leader: Leader) -> bool:
+    def _record(self) -> bool:
         """Tell ps:0 of an epoch that has ended; False if none has."""
-        clock, epoch = self.training.clock, len(self.training.recorded)
-        steps = clock.global_step - clock.first_step
-        stopped_within = clock.finished and epoch * self._epochs < steps
+        training, epoch = self.training, len(self.training.recorded)
+        steps = training.global_step - training.first_step
+        stopped_within = training.finished and epoch * self._epochs < steps
         if not (stopped_within or (epoch + 1) * self._epochs <= steps):
             return False
-        row = row_of([sums for each, sums in leader.tally if each == epoch])
-        leader.record(epoch + 1, {epoch: dict(row)})
+        row = row_of([sums for each, sums in training.tally if each == epoch])
+        training.order(FitOrder(rows={epoch: dict(row)}, open_from=epoch + 1))
         self._note_lost_epochs()
         return True
 
@@ -218,22 +223,22 @@ class Fit:
         """As the loop of a leader: an epoch whose end the servers have lost begins anew, and with it its
         order.
         """
-        if self.training.leader is not None and not self._ended <= self.training.recorded.keys():
-            self._until = self.training.clock.global_step
+        if self.training.leads and not self._ended <= self.training.recorded.keys():
+            self._until = self.training.global_step
 
     def _step(self) -> None:
-        leader, clock = self.training.leader, self.training.clock
-        if clock.finished:
+        training = self.training
+        if training.finished:
             return  # the servers had gone back, and the others have made all steps meanwhile
-        if leader is not None and self._has_to_order():
-            self._order(leader)
-        elif self.training.replicas:
-            self._contribute(self.training.replicas[0])
+        if training.leads and self._has_to_order():
+            self._order()
+        elif training.replicas:
+            self._contribute(training.replicas[0])
         else:
-            leader.wait(clock.global_step + 1)
+            training.step(nothing)
         self._note_lost_epochs()
 
-    def _contribute(self, replica: Replica) -> None:
+    def _contribute(self, replica: TurnReplica) -> None:
         """Compute and push; what was computed with values that were taken back is void."""
         driver, model, process = self.training.driver, self.setup.model, self.process
         cut, random = self.training.cut, process.network.random
@@ -274,7 +279,7 @@ class Fit:
         return self.training.driver.machine.held
 
     def _reached(self) -> bool:
-        return self._until is not None and self.training.clock.global_step >= self._until
+        return self._until is not None and self.training.global_step >= self._until
 
     def _has_to_order(self) -> bool:
         """Whether the leader has to give an order, or likes to, before it computes."""
@@ -285,13 +290,13 @@ class Fit:
         """As the real leader: the end of the epoch that the next step belongs to, if anything is done
         there.
         """
-        scenario, clock = self.setup.scenario, self.training.clock
+        scenario, training = self.setup.scenario, self.training
         if not (scenario.assigns or scenario.seed % 2):
             return None
-        epoch = (clock.global_step - clock.first_step) // scenario.steps_per_epoch
-        return int(clock.first_step + (epoch + 1) * scenario.steps_per_epoch)
+        epoch = (training.global_step - training.first_step) // scenario.steps_per_epoch
+        return int(training.first_step + (epoch + 1) * scenario.steps_per_epoch)
 
-    def _order(self, leader: Leader) -> None:
+    def _order(self) -> None:
         """Order other numbers; where training waits for it, perhaps other values too: those at hand, with
         another mark.
         """
@@ -303,7 +308,7 @@ class Fit:
         weights = None if mark is None else self._assigned(mark)
         self._given = rule, mark
         self._until, self._due, self._ended = self._next_until(), False, frozenset(self.training.recorded)
-        leader.control(ConfigChange(rule, weights=weights, until=self._until))
+        self.training.order(FitOrder(rule, weights=weights, until=self._until))
 
     def _heard(self, event: AnyEvent) -> None:
         """The order is in force, at the moment at which the leader learns it."""

@@ -2,15 +2,11 @@
 
 from collections.abc import Sequence
 
-from dtrain.checkpoints import OptimizerState
-from dtrain.config import SingleSection
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import mean
 from dtrain.protocol.contributions import Outcome
-from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.training import LocalFits, LocalReplica, LocalTraining
-from dtrain.strategies.interface import Problem, Replica, Strategy, Training
+from dtrain.strategies.in_process.training import LocalReplica, LocalStrategy, LocalTraining
+from dtrain.strategies.interface import TurnReplica
 
 Contribution = tuple[LocalReplica, Sums | None, int]
 
@@ -40,23 +36,12 @@ class AveragingReplica(LocalReplica):
         return self.training.apply(average, parts, [each for _, each, _ in contributions], loss, total)
 
 
-class AveragingStrategy(Strategy):
+class AveragingStrategy(LocalStrategy):
     """Trains with several replicas in one process."""
 
     def __init__(self, replicas: int) -> None:
-        self.context = TaskContext(num_replicas=replicas)
-        self._fits = LocalFits(SingleSection())
+        super().__init__(replicas=replicas)
 
-    @property
-    def num_replicas_in_sync(self) -> int:
-        return self.context.num_replicas
-
-    def open(self, problem: Problem) -> Training:
-        return self._fits.open(problem, self._replicas, BatchCut(self.context.num_replicas))
-
-    def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
+    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         held: dict[int, Contribution] = {}
         return [AveragingReplica(training, rank, held) for rank in range(self.context.num_replicas)]
-
-    def optimizer_state(self, owner: object) -> OptimizerState | None:
-        return self._fits.optimizer_state(owner)

@@ -10,8 +10,9 @@ from dtrain.distribute import ReduceOp
 from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.contributions import Outcome
+from dtrain.strategies.in_process.thread_replicas import ThreadsTraining
 from dtrain.strategies.in_process.training import LocalTraining
-from dtrain.strategies.interface import Problem, Replica, Training
+from dtrain.strategies.interface import TurnReplica
 from dtrain.strategies.replicas.reduction import Nest
 
 WAIT_S = 60.0
@@ -77,15 +78,13 @@ class MirroredReplica(AveragingReplica):
 class MirroringStrategy(AveragingStrategy):
     """Trains with several replicas in one process, in threads."""
 
-    def open(self, problem: Problem) -> Training:
-        self._meeting = Meeting(self.context.num_replicas)
-        training = super().open(problem)
-        training.threads = True
-        training.abort = self._meeting.abort
-        return training
+    kind = ThreadsTraining
 
-    def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
+    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+        meeting = Meeting(self.context.num_replicas)
+        assert isinstance(training, ThreadsTraining)
+        training.abort = meeting.abort
         held: dict[int, Contribution] = {}
         lock = threading.Lock()
         ranks = range(self.context.num_replicas)
-        return [MirroredReplica(training, rank, held, self._meeting, lock) for rank in ranks]
+        return [MirroredReplica(training, rank, held, meeting, lock) for rank in ranks]

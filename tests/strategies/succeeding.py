@@ -11,14 +11,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from dtrain.config import SingleSection
 from dtrain.messages import Verdict
 from dtrain.parameters.means import mean
 from dtrain.protocol.contributions import Outcome
-from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.in_process.training import LocalFits, LocalReplica
-from dtrain.strategies.interface import Leader, Strategy, Training
+from dtrain.strategies.in_process.training import LocalReplica, LocalStrategy
+from dtrain.strategies.interface import FitOrder, Strategy, Training, TurnTraining
 
 WAIT_S = 60.0
 
@@ -48,7 +46,7 @@ class Fleet:
         self.kept: dict[str, bytes] = {}
         self.concluded = False
         self.core: Any = None
-        self._fits = LocalFits(SingleSection())
+        self._within = LocalStrategy(replicas=tasks)
 
     def strategies(self) -> list["SucceedingStrategy"]:
         return [SucceedingStrategy(self, rank) for rank in range(self.tasks)]
@@ -74,7 +72,7 @@ class Fleet:
         rank = strategy.context.rank
         with self.changed:
             if rank == 0:
-                self.core = self._fits.open(problem, lambda training: [], BatchCut(self.tasks))
+                self.core = self._within.open(problem)
             self.wait(lambda: self.core is not None)
             training = self.trainings[rank] = MemberTraining(self, strategy)
             if rank == min(self.live):
@@ -142,17 +140,14 @@ class SucceedingStrategy(Strategy):
         return self.fleet.open(problem, self)
 
 
-class MemberTraining(Training, Leader):
+class MemberTraining(TurnTraining):
     """The training of one task, and what it does as the leader."""
 
-    repairs = False
-    keeps = True
+    leads = False
 
     def __init__(self, fleet: Fleet, strategy: SucceedingStrategy) -> None:
         self._fleet = fleet
         self._strategy = strategy
-        self.leader = None
-        self.clock = self
         self.cut = fleet.core.cut
         self.weights = dict(fleet.core.weights)
         self.first_step = fleet.core.first_step
@@ -160,7 +155,7 @@ class MemberTraining(Training, Leader):
 
     def lead(self) -> None:
         self._strategy.context = replace(self._strategy.context, is_leader=True)
-        self.leader = self
+        self.leads = True
 
     @property
     def global_step(self) -> int:
@@ -178,10 +173,13 @@ class MemberTraining(Training, Leader):
     def kept(self) -> Mapping[str, bytes]:
         return dict(self._fleet.kept)
 
-    def wait_for_end(self) -> bool:
+    def _conclude(self) -> bool:
+        if self.leads:
+            self._act("conclude", lambda: setattr(self._fleet, "concluded", True))
+            return True
         fleet = self._fleet
         with fleet.changed:
-            fleet.wait(lambda: fleet.concluded or self.leader is not None)
+            fleet.wait(lambda: fleet.concluded or self.leads)
             return fleet.concluded
 
     # As the leader
@@ -201,21 +199,15 @@ class MemberTraining(Training, Leader):
             self._fleet.changed.notify_all()
         self._fleet.moment(self._strategy, f"after {name}")
 
-    def control(self, change: Any) -> None:
-        self._act("control", lambda: self._fleet.core.control(change))
-
-    def record(self, epoch: int, rows: Mapping[int, Any]) -> None:
-        self._act("record", lambda: self._fleet.core.record(epoch, rows))
-
-    def keep(self, entries: Mapping[str, bytes]) -> None:
-        self._act("keep", lambda: self._fleet.kept.update(entries))
+    def order(self, order: FitOrder) -> None:
+        if order.kept:
+            self._act("keep", lambda: self._fleet.kept.update(order.kept))
+        else:
+            name = "control" if order.rows is None else "record"
+            self._act(name, lambda: self._fleet.core.order(order))
 
     def save(self, directory: Any = None) -> None:
         self._act("save", lambda: self._fleet.core.save(directory))
-
-    def conclude(self) -> bool:
-        self._act("conclude", lambda: setattr(self._fleet, "concluded", True))
-        return True
 
 
 class MemberReplica(LocalReplica):

@@ -83,9 +83,9 @@ def host():
 
 def test_the_end_that_a_speaker_wrote_before_it_ended_is_read(host):
     """It ends right after it has written that the run has ended; its mates have ended well too."""
-    assert host(says_the_end=True).training.wait_for_end()
+    assert host(says_the_end=True).training._conclude()
 
 
 def test_without_it_a_replica_that_others_do_not_know_is_left_behind(host):
     with pytest.raises(LeftBehindError, match="worker:1, of which the other hosts know, have ended"):
-        host(says_the_end=False).training.wait_for_end()
+        host(says_the_end=False).training._conclude()

@@ -15,7 +15,7 @@ from dtrain.messages.steps import Verdict
 from dtrain.runs.reporting import mean_staleness
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.interface import ConfigChange
+from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.parameter_server.opening import TrainingParts, open_training
 from dtrain.wire.frames import Frame
 
@@ -100,6 +100,7 @@ def opened(hand, trains=True, generation=1, sequence=0):
             patience_s=5.0,
             reporter=Reporter(),
             sequence=sequence,
+            steps_per_epoch=3,
             checkpoint_folder=Path("nowhere"),
             on_close=lambda training: None,
         )
@@ -116,7 +117,7 @@ def begun(trains):
     hand = Hand(workers=1 - trains, updates="sync", chief_trains=trains)
     hand.initialise(term=1, until=0)
     training = opened(hand, trains)
-    training.leader.control(ConfigChange(ORDERED, until=LIMIT))
+    training.order(FitOrder(ORDERED, until=LIMIT))
     return hand, training
 
 
@@ -146,7 +147,7 @@ def test_an_order_is_repeated_where_a_push_is_answered_with_a_new_term():
 def test_an_order_is_repeated_where_the_leader_waits_for_a_version_of_a_new_term():
     hand, training = begun(trains=False)
     fallen_back(hand, version=3)
-    training.leader.wait(3)
+    training.step(None)  # it has no replica, and the epoch ends at step 3
     assert is_in_force(hand)
 
 
@@ -154,7 +155,7 @@ def test_an_order_is_repeated_where_the_leader_waits_for_a_version_of_a_new_term
 def test_an_order_is_repeated_where_the_last_step_could_not_be_saved(trains):
     hand, training = begun(trains)
     fallen_back(hand)
-    assert not training.leader.conclude()
+    assert not training._conclude()
     assert is_in_force(hand)
 
 
@@ -162,7 +163,7 @@ def test_an_order_is_repeated_where_the_last_step_could_not_be_saved(trains):
 def test_an_order_is_repeated_where_the_numbers_of_an_epoch_come_in_a_new_term(trains):
     hand, training = begun(trains)
     fallen_back(hand)
-    training.leader.record(0, {})
+    training.order(FitOrder(rows={}))
     assert is_in_force(hand)
 
 
@@ -171,7 +172,7 @@ def test_the_status_tells_how_old_gradients_were_where_they_can_be(updates, mean
     hand = Hand(workers=0, updates=updates)
     hand.initialise(term=1)
     training = opened(hand)
-    training.leader.control(ConfigChange(ORDERED))
+    training.order(FitOrder(ORDERED))
     assert step(training) is Verdict.ACCEPTED
     assert mean_staleness(training._reporter.status.staleness_counts) == mean
 
@@ -180,7 +181,7 @@ def test_what_is_not_trained_is_contributed_as_it_is_until_a_step_says_otherwise
     hand = Hand(workers=0, updates="sync")
     hand.say("chief:0", hand.initialisation(term=1), hand.blocks(value=3))
     training = opened(hand)
-    training.leader.control(ConfigChange(ORDERED))
+    training.order(FitOrder(ORDERED))
     for gradient in training.replicas[0].gradients.values():
         gradient.fill(0)
     assert step(training) is Verdict.ACCEPTED
@@ -192,7 +193,7 @@ def test_pushes_are_numbered_on_from_one_fit_to_the_next():
     hand = Hand(workers=0, updates="sync")
     hand.initialise(term=1)
     first = opened(hand)
-    first.leader.control(ConfigChange(ORDERED))
+    first.order(FitOrder(ORDERED))
     for _ in range(2):
         assert step(first) is Verdict.ACCEPTED
     first.close()
@@ -200,7 +201,7 @@ def test_pushes_are_numbered_on_from_one_fit_to_the_next():
     assert seen == [("chief:0", 1, 2)]
     hand.initialise(generation=2, term=2, seen=seen)
     second = opened(hand, generation=2, sequence=first.driver.machine.sequence)
-    second.leader.control(ConfigChange(ORDERED))
+    second.order(FitOrder(ORDERED))
     second.replicas[0].gradients["kernel"][...] = 1
     assert step(second) is Verdict.ACCEPTED
     assert np.array_equal(second.weights["kernel"], np.full((2, 2), -0.125, np.float32))

@@ -33,8 +33,8 @@ def test_a_snapshot_never_has_a_batch_done_that_is_not_in_its_weights():
 
     def save():
         while not ended.is_set():
-            if strategy._fits.last is not None:
-                [reply] = strategy._fits.last.state.snapshot(Cut(1, 1), 0, 0)
+            if strategy.last is not None:
+                [reply] = strategy.last.state.snapshot(Cut(1, 1), 0, 0)
                 found.append((reply.state.version, reply.state.dealt))
 
     thread = threading.Thread(target=save)

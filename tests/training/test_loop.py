@@ -15,6 +15,7 @@ from dtrain.messages import Sums, Verdict
 from dtrain.protocol.contributions import Outcome
 from dtrain.runs.self_report import Activity
 from dtrain.state.batch_cut import BatchCut
+from dtrain.strategies.interface import TurnTraining
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
 from dtrain.training.evaluation import Totals
@@ -28,9 +29,9 @@ def totals():
     return Totals(Compiled.of(["output"], SGD(), MeanSquaredError()))
 
 
-@dataclass
+@dataclass(eq=False)
 class OthersTrainToo:
-    """A training, its leader, clock and only replica, each of whose steps finds the global step where `course`
+    """A training and its only replica, each of whose steps finds the global step where `course`
     says.
     """
 
@@ -41,20 +42,20 @@ class OthersTrainToo:
     cut: BatchCut = field(default_factory=BatchCut)
     weighs_examples: bool = False
     tally: tuple = ()
+    leads = True
     recorded: dict = field(default_factory=dict)
     weights: dict = field(default_factory=dict)
     gradients: dict = field(default_factory=dict)
     rows: dict = field(default_factory=dict)
     updates: dict = field(default_factory=dict)
     repairs: bool = False
-    keeps: bool = False
-    kept: dict = field(default_factory=dict)
+    kept: dict | None = None
 
-    def let_compute(self, compute):
-        """Nothing is computed beside."""
+    step = TurnTraining.step
+    _compute_part = TurnTraining._compute_part
+    _conclude = TurnTraining._conclude
 
     def __post_init__(self):
-        self.leader = self.clock = self
         self.replicas = [self]
 
     @property
@@ -69,11 +70,9 @@ class OthersTrainToo:
     def optimizer(self):
         return serialize(SGD())
 
-    def control(self, change):
-        """Nothing changes."""
-
-    def conclude(self):
-        return True
+    def order(self, order):
+        if order.rows is not None:
+            self.record(order.open_from, order.rows)
 
     def record(self, epoch, rows):
         self.recorded = {n: row for n, row in self.recorded.items() if n < epoch} | dict(rows)
@@ -93,15 +92,15 @@ def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=
     model = SimpleNamespace(stop_training=False, arrays=session.weights)
     optimizer = SGD()
 
-    def lead(leader):
+    def lead():
         return Leading(
             session,
             epochs,
             Activity(),
-            EpochLog(session, leader, totals(), history or History()),
+            EpochLog(session, totals(), history or History()),
             CallbackList(callbacks, None, {}),
-            Steering(model, optimizer, session, leader, holds=True),
-            Handover(callbacks, model, optimizer, session, leader),
+            Steering(model, optimizer, session, holds=True),
+            Handover(callbacks, model, optimizer, session),
             validate,
         )
 

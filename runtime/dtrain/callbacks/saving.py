@@ -10,7 +10,7 @@ from dtrain.callbacks.steering import MonitoringCallback
 from dtrain.errors import SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
-from dtrain.strategies.interface import Leader, StepClock, Training
+from dtrain.strategies.interface import Training
 from dtrain.strategies.preemption import Notice, TerminationConfig
 
 
@@ -168,8 +168,7 @@ class BackupAndRestore(StatefulCallback):
         self._saved_step = 0
         self._here: TemporaryDirectory[str] | None = None
         self._copies: checkpoints.RemoteCopies | None = None
-        self._clock: StepClock
-        self._leader: Leader
+        self._training: Training
 
     def resume_from(self) -> Path | None:
         """Return the folder, if it has a checkpoint; of a URL, the copy here of its newest one."""
@@ -189,21 +188,19 @@ class BackupAndRestore(StatefulCallback):
 
     def set_training(self, training: Training) -> None:
         """Save this training."""
-        assert training.leader is not None, "callbacks run on the leader"
-        self._clock = training.clock
-        self._leader = training.leader
+        self._training = training
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         """Claim the folder for this run, and count steps from here."""
         claim(self.backup_dir, self.model.strategy.context.run_id)
-        self._saved_step = self._clock.global_step
+        self._saved_step = self._training.global_step
         if self.save_before_preemption and self.model.strategy.directory is None:
             self._notice = Notice()
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Save after so many global steps; and save and end, if this process is to end."""
         freq = self.save_freq
-        if freq and freq != "epoch" and self._clock.global_step - self._saved_step >= int(freq):
+        if freq and freq != "epoch" and self._training.global_step - self._saved_step >= int(freq):
             self._save()
         if self._notice is not None and self._notice.heard:
             self._notice.close()
@@ -216,9 +213,9 @@ class BackupAndRestore(StatefulCallback):
             self._save()
 
     def _save(self) -> None:
-        self._saved_step = self._clock.global_step
+        self._saved_step = self._training.global_step
         folder = self._folder()
-        self._leader.save(folder)
+        self._training.save(folder)
         if self._copies is not None:
             self._copies.claim(folder, successor=True)
             self._copies.upload(folder)

@@ -70,6 +70,11 @@ class _EverySection(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
     validation: Validation = Validation.LEADER  # the task that computes `val_*`
     seed: AtLeast0[int] = 0
 
+    @property
+    def weighs_examples(self) -> bool:
+        """Whether a step is the mean over its examples, not that of its parts' means."""
+        return False
+
 
 class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
     """One process, without servers."""
@@ -88,6 +93,10 @@ class SynchronousSection(_EverySection, frozen=True, kw_only=True):
     weighting: Weighting = Weighting.REPLICAS  # the mean of means, or the mean of one big batch
     on_stale: OnStale = OnStale.SKIP  # what becomes of a part whose gradient came too late
     deterministic: bool = False  # the same bits on any cluster and after any death
+
+    @property
+    def weighs_examples(self) -> bool:
+        return self.weighting == Weighting.EXAMPLES
 
     def replicas_needed(self, replicas: int) -> int:
         """Return N: how many contributions make one update when `replicas` train."""

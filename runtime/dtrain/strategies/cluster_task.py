@@ -30,7 +30,7 @@ from dtrain.runs.standalone import HandRun
 from dtrain.runs.states import TaskState
 from dtrain.runs.task_states import STOPPED
 from dtrain.strategies.context import TaskContext
-from dtrain.strategies.interface import Strategy
+from dtrain.strategies.interface import Ended
 from dtrain.wire.connecting import Connector
 from dtrain.wire.security.credentials import Credentials
 
@@ -86,6 +86,7 @@ class ClusterTask:
             may_lead=may_lead,
             evaluates=task.role is Role.EVALUATOR,
             has_evaluator=has_evaluator,
+            weighs_examples=training.weighs_examples,
             validates=training.validation == Validation.LEADER or not has_evaluator,
             directory=run_dir if assignment.launched else None,
             run_id=assignment.run_id,
@@ -197,9 +198,9 @@ class ClusterTask:
     # The evaluator
 
     def follow(
-        self, link: HeartbeatLink, pace: Pace, fit: int, follower: Strategy
+        self, link: HeartbeatLink, pace: Pace, fit: int, ended: Ended
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints of a call of `fit` to `follower`, which gets its rows at the end."""
+        """Yield checkpoints of a call of `fit` and give its rows to `ended` at the end."""
         from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
 
         self.reporter.running()
@@ -213,7 +214,7 @@ class ClusterTask:
             yield weights
             self.reporter.slow_down(begun_s)
         directory = run(True)
-        follower.followed_rows = saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {}
+        ended(saved_rows(RunFiles(Path(directory)).checkpoints, fit) if directory else {})
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         evaluation = {"global_step": global_step, **metrics}

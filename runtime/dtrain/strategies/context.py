@@ -43,6 +43,8 @@ class TaskContext(msgspec.Struct, frozen=True):
         is_leader: whether what it saves counts; callbacks run here.
         may_lead: whether it may lead later, when the task that leads has died.
         has_evaluator: whether some other task is the evaluator.
+        weighs_examples: whether a step is the mean over its examples, or that of its parts' means
+            (`training.weighting`).
         validates: whether the leader validates at epoch ends, or else the evaluator (`training.validation`).
         directory: of the run, where a launcher keeps one.
         activity: shows others that this task works.
@@ -57,9 +59,15 @@ class TaskContext(msgspec.Struct, frozen=True):
     may_lead: bool = False
     evaluates: bool = False
     has_evaluator: bool = False
+    weighs_examples: bool = False
     validates: bool = True
     directory: Path | None = None
     run_id: str | None = None
     seed: int = 0
     activity: Activity = NO_ACTIVITY
     trace: Trace = NO_TRACE
+
+
+def seed_of(context: TaskContext) -> int:
+    """Return the number from which first values, dropout and shuffling follow: the program's or the run's."""
+    return PROGRAM_SEED[0] if PROGRAM_SEED else context.seed

@@ -1,18 +1,16 @@
 """The interface of `fit` to every strategy.
 
-    strategy = dt.get_strategy()
     training = strategy.open(problem)            # one call of `fit` in this task; the variables exist
-    while not training.clock.finished:
-        for replica in training.replicas:
-            number = replica.next_batch()        # the part of a batch to compute
-            ... write its gradients into replica.gradients ...
-            outcome = replica.commit(loss, examples, sums)   # replica.weights now hold the next version
+    while training.step(compute) is not Stepped.ENDED:
+        ...                                      # epochs, callbacks
     training.close()
 
-Nothing above this file knows how a strategy does it; a new strategy is one folder beside it. A subclass of
-these protocols inherits what most strategies have in common. Source of the names: `tf.distribute`.
+`compute(replica, number)` reads a part of a batch, and returns what computes its gradients and commits them.
+The strategy decides which replica computes which part, when, and in which thread; see `Training.step`.
 
-The training that `fit` asks a strategy for: the problem, and the leader's changes to it.
+Nothing above this file knows how a strategy does it; a new strategy is one file beside it. `TurnTraining`
+has what most trainings have in common, `Strategy` what most strategies have. Source of the names:
+`tf.distribute`.
 """
 
 import atexit
@@ -20,6 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from enum import Enum, auto
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
@@ -29,13 +28,14 @@ import msgspec
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError, SpecError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.messages import Row, Sums
+from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
 from dtrain.protocol.contributions import Outcome
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.state.fit_state import FitState, Open
-from dtrain.strategies.context import PROGRAM_SEED, TaskContext
+from dtrain.strategies.context import TaskContext, seed_of
 from dtrain.strategies.replicas import contexts
 from dtrain.strategies.replicas.custom_loops import OwnInput
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
@@ -54,7 +54,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         variables: in the order of creation, which is also the order of placement.
         initial_values: makes the first value of every variable; only the leader calls it.
         optimizer: as `optimizers.serialize` makes it.
-        max_steps: how many global steps this call of `fit` makes, counted from `StepClock.first_step`.
+        max_steps: how many global steps this call of `fit` makes, counted from `Training.first_step`.
         model: its description, for checkpoints; None if it is no data.
         state: of an optimizer that begins, if it does not begin anew.
         owner: the same for every `fit` of one model with one optimizer: only then the optimizer goes on where
@@ -63,6 +63,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         steps_per_epoch: global steps; 0 where the numbers of epochs are not kept.
         alone: whether the replica of rank 0 computes every part of every batch.
         feed: what numbers of batches and steps mean, for a later resume.
+        constraints: functions through which variables pass after each update, by name.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -77,6 +78,17 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     first_epoch: int = 0
     alone: bool = False
     feed: Feed = UNKNOWN
+    constraints: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
+
+    def check_unconstrained(self) -> None:
+        """Raise a `SpecError` if there are constraints, for a strategy that updates variables in parts or in
+        several tasks.
+        """
+        if self.constraints:
+            raise SpecError(
+                f"constraints: found one of {min(self.constraints)}, but here variables are updated in "
+                "parts; train in one process (dtrain launch --strategy mirrored), or use a regularizer"
+            )
 
     def asked(self, generation: int, plan: Plan, cut: BatchCut, *, sync: bool) -> FitState:
         """Return the state with which it would begin at step 0; `sync`: several replicas make a step."""
@@ -96,41 +108,38 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class ConfigChange(msgspec.Struct, frozen=True):
-    """The leader's changes from the next step on.
+class FitOrder(msgspec.Struct, frozen=True):
+    """An order of the leader, of any of these kinds.
+
+    Where the leader has seen the step that was given as `until`, as at the end of an epoch, other numbers and
+    values hold from that version on: no step has been made beyond it. Otherwise, sync: it is the next version
+    that has not been made. Async: pushes that are under way, at most one a replica, still count by the old
+    numbers. A gradient that was computed from the weights before `weights` and is under way counts. With
+    `stop` the last step has been made when `Training.order` returns.
 
     Attributes:
-        optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers.
+        optimizer: as `optimizers.serialize` makes it: the same rule, perhaps with other numbers; None:
+            neither they nor what the three next say change.
         stop: no further step is made.
         weights: new values of all variables; None: they stay.
-        until: the last step that may be made before the next change; None: there is no such limit.
+        until: the last step that may be made before the next such order; None: there is no such limit.
+        rows: the numbers of epochs that have ended.
+        open_from: with `rows`, the epochs from this one on have not ended (any more).
+        kept: entries to be kept where the next leader of this call of `fit` finds them; those of other names
+            stay. If this task dies meanwhile, either all of them are kept or none.
     """
 
-    optimizer: dict[str, Any]
+    optimizer: dict[str, Any] | None = None
     stop: bool = False
     weights: Weights | None = None
     until: int | None = None
+    rows: Mapping[int, Row] | None = None
+    open_from: int = 0
+    kept: Mapping[str, bytes] = MappingProxyType({})
 
 
-class StepClock(Protocol):
-    """How far one call of `fit` has come."""
-
-    @property
-    def global_step(self) -> int:
-        """Versions made so far, in all calls of `fit`."""
-
-    @property
-    def first_step(self) -> int:
-        """The global step at which this call of `fit` began: 0, or where the one before it ended."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last step is done; weights are final unless the leader's callbacks change them."""
-
-    @property
-    def repairs(self) -> bool:
-        """Whether the part dealt next counts already, but may not have reached every server."""
-        return False
+class NoExchangeError(ProgramError):
+    """The parts of a step do not meet within it."""
 
 
 class Replica(Protocol):
@@ -146,8 +155,6 @@ class Replica(Protocol):
             int64, ascending, each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before
             `commit`. Memory of the strategy.
-        exchanges: whether all parts of a step are computed at the same time, so that `all_reduce` reaches
-            all of them.
     """
 
     rank: int
@@ -155,12 +162,6 @@ class Replica(Protocol):
     gradients: dict[str, Array]
     rows: dict[str, SparseRows]
     updates: dict[str, Array]
-    exchanges: bool = False
-
-    def next_batch(self) -> int:
-        """Return the number of the part to compute next; after a step it may be the same again. See
-        `protocol.part_dealer`.
-        """
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """Contribute the gradients of the part, and wait for the next weights.
@@ -183,111 +184,64 @@ class Replica(Protocol):
             value: of the same form, shapes and dtypes in every replica.
 
         Raises:
-            ProgramError: the replicas of this strategy do not exchange values, or the forms differ.
+            NoExchangeError: not all parts of a step are computed at the same time.
+            ProgramError: the forms differ.
         """
-        raise ProgramError(
+        raise NoExchangeError(
             f"all_reduce: {type(self).__name__} exchanges no values with other replicas; expected a strategy "
             "whose replicas reduce values among themselves"
         )
 
 
-Compute = Callable[[Replica, int], Callable[[], None]]
-"""Reads the data of the part of a number, and returns what computes it and commits it to a replica: in any
-thread.
+class Stepped(Enum):
+    """The outcome of a call of `Training.step`."""
+
+    MADE = auto()
+    """A step was made, and this task is done with its parts of it."""
+    PENDING = auto()
+    """This task has computed a part, and computes another one of the same step next."""
+    REFUSED = auto()
+    """A gradient was not finite, and no step was made of it."""
+    NOTHING = auto()
+    """No step was made, or the part is computed again: the caller looks what has changed."""
+    ENDED = auto()
+    """Training has ended, and nothing is left to do."""
+
+
+Compute = Callable[[Replica, int], Callable[[], Outcome] | None]
+"""Reads the part of a number, in the program's thread. Returns what computes it in any thread, commits it to
+the replica and returns what came of it; None: a callback has changed something, and `Training.step` returns.
 """
 
 
-class Leader(Protocol):
-    """The work of one task of a training for all of them.
-
-    Attributes:
-        keeps: whether another task may lead after this one, and finds what `keep` is given.
-    """
-
-    keeps: bool = False
-
-    @property
-    def optimizer(self) -> dict[str, Any]:
-        """The rule that was in force when this task came, as `optimizers.serialize` makes it."""
-
-    @property
-    def tally(self) -> Open:
-        """The sums of the epochs that are not recorded, as of this task's weights."""
-
-    def control(self, change: ConfigChange) -> None:
-        """Change how training goes on, everywhere from one version on.
-
-        Where the leader has seen the step that was given as `until`, as at the end of an epoch, that is the
-        version: no step has been made beyond it. Otherwise, sync: it is the next version that has not been
-        made. Async: pushes that are under way, at most one a replica, still count by the old numbers. A
-        gradient that was computed from the weights before `change.weights` and is under way counts.
-
-        With `stop` the last step has been made when this returns.
-        """
-
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """Keep the numbers of epochs that have ended; those from `epoch` on have not (any more)."""
-
-    def save(self, directory: Path | None = None) -> None:
-        """Write a checkpoint of this moment: one of the run's own, if the run has any; or into a folder of
-        its own, in the place of the one before.
-        """
-
-    def wait(self, step: int) -> None:
-        """Wait until this step is made everywhere, or training has ended, in a task without replicas; the
-        weights are then the newest.
-        """
-
-    def keep(self, entries: Mapping[str, bytes]) -> None:
-        """Keep these entries where the next leader of this call of `fit` finds them; those of other names
-        stay. If this task dies meanwhile, either all of them are kept or none.
-        """
-        return
-
-    def conclude(self) -> bool:
-        """Return whether the last step is saved, after everything that this task does about it.
-
-        If not, training has gone back to a checkpoint, and goes on.
-        """
-        return True
-
-
 class Training(Protocol):
-    """One call of `fit` in this task.
+    """One call of `fit` in this task. It counts versions as global steps, made in all calls of `fit`.
 
     Attributes:
+        first_step: the global step at which this call of `fit` began: 0, or where the one before it ended.
         replicas: one on parameter servers, several where one process has several; none for a leader that does
             not train.
-        threads: whether each of several replicas has a thread of its own, for its part of a step: the
-            `commit` of all are called at the same time, and as many parts as there are replicas make a step.
-            Otherwise they take turns in one thread.
-        interruptible: whether waits of a replica let signals be handled, so that the first one may compute in
-            the program's own thread. `next_batch` of the others may then be called as soon as a step is made,
-            before their `commit` has returned.
-        leader: None in a task that does not lead. It may become another value while the task is in
-            `Replica.commit`, `Replica.next_batch` or `wait_for_end`: the leader has died, and this task leads
-            now. What would wait for an act of the leader then returns.
-        clock: how far it has come.
         weights: every variable by name, the newest that this task knows; read only.
         cut: how every batch is cut into parts.
-        weighs_examples: whether a step is the mean over its examples, or that of its parts' means;
-            `training.weighting`.
-        optimizer_state: how far the optimizer has come, where that is known without the strategy.
     """
 
+    first_step: int = 0
     replicas: Sequence[Replica]
-    leader: Leader | None
-    clock: StepClock
     weights: dict[str, Array]
     cut: BatchCut = UNCUT
-    weighs_examples: bool = False
-    threads: bool = False
-    interruptible: bool = False
 
     @property
-    def optimizer_state(self) -> OptimizerState | None:
-        """See above."""
-        return None
+    def global_step(self) -> int:
+        """Versions made so far."""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last step is done; weights are final unless the leader's callbacks change them."""
+
+    @property
+    def repairs(self) -> bool:
+        """Whether the part dealt next counts already, but may not have reached every server."""
+        return False
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -296,53 +250,156 @@ class Training(Protocol):
         """
 
     @property
-    def kept(self) -> Mapping[str, bytes]:
-        """The entries that earlier leaders of this call of `fit` have kept; see `Leader.keep`."""
-        return {}
+    def optimizer_state(self) -> OptimizerState | None:
+        """How far the optimizer has come, where that is known without the strategy."""
+        return None
 
-    def constrain(self, constraints: Mapping[str, Callable[[Array], Array]]) -> None:
-        """Pass variables through functions after each update, by name.
+    def step(self, compute: Compute) -> Stepped:
+        """Let the replicas of this task compute their parts of the next step, or wait for others to make it.
 
-        Raises:
-            SpecError: they are updated in parts, or in several tasks.
+        When training is `finished` it waits for what is left to do: the leader saves the last step, others
+        wait until it has. If training goes back to a checkpoint meanwhile, or this task leads, it goes on.
         """
-        raise SpecError(
-            f"constraints: found one of {min(constraints)}, but here variables are updated in parts; "
-            "train in one process (dtrain launch --strategy mirrored), or use a regularizer"
-        )
 
-    def wait_for_end(self) -> bool:
-        """Wait, after the last step, in a task that does not lead; return False if it has to lead now."""
+    # The leader
+
+    @property
+    def leads(self) -> bool:
+        """Whether this task leads. It may become true in the midst of `step`: the leader has died. What would
+        wait for an act of the leader then returns.
+        """
         return True
 
-    def let_compute(self, compute: Compute) -> None:
-        """Be told how a part is computed beside a replica's own, where it may have to be within a step."""
-        return
+    @property
+    def kept(self) -> Mapping[str, bytes] | None:
+        """The entries that earlier leaders of this call of `fit` have kept (`FitOrder.kept`); None where no
+        other task may ever lead.
+        """
+        return None
 
-    def abort(self, reason: str) -> None:
-        """End, with an error, the waits of replicas in threads for one that has failed."""
-        return
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        """The rule that was in force when this task began to lead, as `optimizers.serialize` makes it."""
+
+    @property
+    def tally(self) -> Open:
+        """The sums of the epochs that are not recorded, as of this task's weights."""
+
+    def order(self, order: FitOrder) -> None:
+        """Change how training goes on, everywhere from one version on, or keep something for all tasks."""
+
+    def save(self, directory: Path | None = None) -> None:
+        """Write a checkpoint of this moment: one of the run's own, if the run has any; or into a folder of
+        its own, in the place of the one before.
+        """
 
     def close(self, error: BaseException | None = None) -> None:
         """End it: training is over; or given up, because of `error`."""
 
 
-@runtime_checkable
-class Strategy(OwnInput, Protocol):
-    """How the tasks of a cluster train together, seen from one of them. Compare `tf.distribute.Strategy`.
+class TurnReplica(Replica, Protocol):
+    """A replica that knows which part is its next."""
+
+    def next_batch(self) -> int:
+        """Return the number of the part to compute next, or NO_PART; after a step it may be the same again.
+        See `protocol.part_dealer`.
+        """
+
+
+class TurnTraining(Training, Protocol):
+    """A training whose replicas take turns in the program's thread."""
+
+    replicas: Sequence[TurnReplica]
+
+    def step(self, compute: Compute) -> Stepped:
+        """Let each replica compute a part."""
+        result = Stepped.NOTHING
+        if self.finished:
+            return Stepped.ENDED if self._conclude() else result
+        for replica in self.replicas:
+            if not self.finished:
+                result = self._compute_part(replica, compute)
+        return result
+
+    def _compute_part(self, replica: TurnReplica, compute: Compute) -> Stepped:
+        before = self.global_step
+        number = replica.next_batch()
+        if number == NO_PART:
+            return Stepped.MADE if self.global_step > before else Stepped.NOTHING
+        work = compute(replica, number)
+        if work is None or (self.leads and replica.next_batch() != number):  # by what a callback did
+            return Stepped.NOTHING
+        before = self.global_step
+        verdict = work().verdict
+        if verdict is Verdict.REFUSED:
+            return Stepped.REFUSED
+        if verdict is Verdict.PENDING:
+            return Stepped.PENDING
+        if self.global_step <= before:
+            return Stepped.NOTHING
+        again = verdict is not Verdict.ACCEPTED and not self.finished and replica.next_batch() == number
+        return Stepped.NOTHING if again else Stepped.MADE
+
+    def _conclude(self) -> bool:
+        """Do what is left to do after the last step; return False if training goes on."""
+        return True
+
+
+Ended = Callable[[Mapping[int, Row]], None]
+"""Is given the numbers of every epoch at the end of a call of `fit`."""
+
+
+def nobody(rows: Mapping[int, Row]) -> None:
+    """Give the numbers of epochs to nobody."""
+
+
+class FitStrategy(Protocol):
+    """The part of a strategy that `fit` knows.
 
     Attributes:
         context: which task of which run this is.
         evaluations: leader: by global step, what the evaluator has told of so far.
-        followed_rows: evaluator: the numbers of every epoch of the `fit` that it has followed.
+    """
+
+    context: TaskContext
+    evaluations: Mapping[int, Mapping[str, float]] = MappingProxyType({})
+
+    def open(self, problem: Problem) -> Training:
+        """Make the variables exist and join the training.
+
+        Raises:
+            SpecError: `problem` has constraints, and variables are updated in parts or in several tasks.
+        """
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was
+        another's.
+        """
+        return None
+
+    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
+        """Yield, in the evaluator, each newest checkpoint of the next `fit` at this pace, and the final one.
+
+        Call it once for every call of `fit`. There is none where no task evaluates. At the end `ended` is
+        given the numbers of every epoch.
+        """
+        return iter(())
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        """Publish the result of an evaluation for `dtrain status`, where that knows this task."""
+        return
+
+
+@runtime_checkable
+class Strategy(FitStrategy, OwnInput, Protocol):
+    """How the tasks of a cluster train together, seen from one of them. Compare `tf.distribute.Strategy`.
+
+    Attributes:
         wishes: what the program said in its constructor, by the names of the `training` section.
         shared: the values of models and variables, where they lie on servers from the first call of a
             `ClusterCoordinator` on; None before, and without one.
     """
 
-    context: TaskContext
-    evaluations: Mapping[int, Mapping[str, float]] = MappingProxyType({})
-    followed_rows: Mapping[int, Row] = MappingProxyType({})
     wishes: Mapping[str, Any] = MappingProxyType({})
     shared: SharedValues | None = None
 
@@ -359,7 +416,7 @@ class Strategy(OwnInput, Protocol):
     @property
     def seed(self) -> int:
         """The number from which first values, dropout and shuffling follow: the program's, else the run's."""
-        return PROGRAM_SEED[0] if PROGRAM_SEED else self.context.seed
+        return seed_of(self.context)
 
     @property
     def evaluates(self) -> bool:
@@ -390,30 +447,10 @@ class Strategy(OwnInput, Protocol):
         """Let models that are made within it belong to this strategy."""
         return _scope_of(self)
 
-    def open(self, problem: Problem) -> Training:
-        """Make the variables exist and join the training."""
-
     def wait_at_most(self, timeout_s: float) -> None:
         """Let a replica give up after so long a wait for the same others, where replicas wait for each
         other.
         """
-        return
-
-    def optimizer_state(self, owner: object) -> OptimizerState | None:
-        """Leader: how far the optimizer of `owner` (see `Problem`) has come; None if the last `fit` was
-        another's.
-        """
-        return None
-
-    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
-        """Yield, in the evaluator, each newest checkpoint of the next `fit` at this pace, and the final one.
-
-        Call it once for every call of `fit`. There is none where no task evaluates.
-        """
-        return iter(())
-
-    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        """Publish the result of an evaluation for `dtrain status`, where that knows this task."""
         return
 
     def close(self, error: BaseException | None = None) -> None:

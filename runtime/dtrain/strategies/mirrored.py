@@ -6,40 +6,37 @@ evaluator may follow its checkpoints; under plain Python it keeps no files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook
 from dtrain.config import CentralStorageSection, MirroredSection
-from dtrain.config.choices import Transport, Weighting
+from dtrain.config.choices import Transport
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.chief.start import replicas_in_sync
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.runs.files import RunFiles
-from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.control_hosting import ControlHosting
-from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica
-from dtrain.strategies.in_process.training import LocalFits, LocalTraining
-from dtrain.strategies.interface import Problem, Replica, Strategy, Training
+from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica, ThreadsTraining
+from dtrain.strategies.in_process.training import LocalStrategy, LocalTraining
+from dtrain.strategies.interface import Ended, Problem, Training, TurnReplica, nobody
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.channel import Channel
 
-if TYPE_CHECKING:  # training alone needs no connections
-    pass
-
 ThreadsSection = MirroredSection | CentralStorageSection
 
 
-class ThreadsStrategy(Strategy):
+class ThreadsStrategy(LocalStrategy):
     """One process whose replicas are threads, and which leads; or the evaluator beside it."""
 
     devices: Sequence[str] = ()
     one_copy = False
+    kind = ThreadsTraining
+    shares = True
+    training: ThreadsSection
 
     def __init__(
         self,
@@ -48,21 +45,18 @@ class ThreadsStrategy(Strategy):
         place: "BesideEvaluator | None" = None,
     ) -> None:
         """Train by `training`, or follow what trains; without an `assignment` this is no task of a launch."""
-        self.training = training
         self._place = place
         self._followed = 0
-        if place is not None:
-            assert assignment is not None, "a task in a run with an evaluator has an assignment"
-            assignment = replace(assignment, run_dir=place.task.run_dir)
-            self.evaluations = place.task.evaluations
-            self._fits = LocalFits(training, assignment, place.task.reporter)
-            self._begun_with = place.task.begun_with
-            self.context = place.context
+        if place is None:
+            super().__init__(training, assignment, replicas=training.replicas)
+            folder = self._beginnings.folder
+            self._begun_with = replicas_in_sync(folder) if folder is not None else 0
             return
-        self._fits = LocalFits(training, assignment)
-        folder = assignment.run_dir if assignment else None
-        self._begun_with = replicas_in_sync(RunFiles(folder).checkpoints) if folder is not None else 0
-        self.context = replace(self._fits.context, num_replicas=training.replicas)
+        assert assignment is not None, "a task in a run with an evaluator has an assignment"
+        super().__init__(training, replace(assignment, run_dir=place.task.run_dir), place.task.reporter)
+        self.evaluations = place.task.evaluations
+        self._begun_with = place.task.begun_with
+        self.context = place.context
 
     @property
     def num_replicas_in_sync(self) -> int:
@@ -72,20 +66,21 @@ class ThreadsStrategy(Strategy):
     def open(self, problem: Problem) -> Training:
         if self._place is not None:
             self._place.join()
-        even = self.training.has_backups(self.training.replicas)
-        cut = BatchCut(self.num_replicas_in_sync, even)
-        training = self._fits.open(problem, self._replicas, cut, shared=True)
+        training = super().open(problem)
         if self._place is not None and isinstance(training, LocalTraining):
             self._place.begin(training)
         return training
 
-    def _replicas(self, training: LocalTraining) -> Sequence[Replica]:
+    @property
+    def _even(self) -> bool:
+        return self.training.has_backups(self.training.replicas)
+
+    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         """Make the replicas of a training, and let a failure of one end the others."""
         by_one = isinstance(self.training, CentralStorageSection)
         shared = SharedTraining(training, self.training, self.training.replicas, by_one=by_one)
-        training.threads = training.interruptible = self.training.replicas > 1
-        training.weighs_examples = self.training.weighting == Weighting.EXAMPLES
-        training.abort = shared.abort  # type: ignore[method-assign]
+        assert isinstance(training, ThreadsTraining), "as it was opened"
+        training.abort, training.computing = shared.abort, shared.computing
         return [ThreadReplica(shared, rank) for rank in range(self.training.replicas)]
 
     def _make_loops(self) -> Loops:
@@ -93,19 +88,13 @@ class ThreadsStrategy(Strategy):
             return Loops(self, ends="the evaluator ends: a loop of the program's own evaluates for itself")
         return Loops(self, self.num_replicas_in_sync, devices=self.devices, one_copy=self.one_copy)
 
-    def in_loop(self, updates: int) -> None:
-        self._fits.in_loop(updates)
-
-    def optimizer_state(self, owner: object) -> OptimizerState | None:
-        return self._fits.optimizer_state(owner)
-
     # The evaluator
 
-    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
         self._followed += 1
         if self._place is None:
             return iter(())
-        return self._place.follow(pace, self._followed, self)
+        return self._place.follow(pace, self._followed, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         if self._place is not None:
@@ -114,11 +103,10 @@ class ThreadsStrategy(Strategy):
     # The end
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the strategy; the status stays."""
         if self._place is not None:
             self._place.close(error)
-        elif self._fits.reporter is not None:
-            self._fits.reporter.close()
+        else:
+            super().close(error)
 
 
 class MirroredThreads(ThreadsStrategy):
@@ -205,9 +193,9 @@ class BesideEvaluator:
         assert self.task.run_dir is not None, "and saves"
         self._hosting.begin(training.state, str(self.task.run_dir), self._training)
 
-    def follow(self, pace: Pace, fit: int, follower: Strategy) -> Iterator[EvaluatedCheckpoint]:
+    def follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
         self._fits = fit
-        yield from self.task.follow(self.join(), pace, fit, follower)
+        yield from self.task.follow(self.join(), pace, fit, ended)
 
     def close(self, error: BaseException | None) -> None:
         share_over_hosts(None)

@@ -15,11 +15,11 @@ from dtrain.messages import Row
 from dtrain.parameters import placement
 from dtrain.roles.chief.start import restored, saved_rows
 from dtrain.state.fit_state import FitState, Open
-from dtrain.strategies.interface import ConfigChange, Leader, Problem, Training
+from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped, Training
 from dtrain.types import Array
 
 
-class PassedOverTraining(Training, Leader):
+class PassedOverTraining(Training):
     """A training that is finished from the beginning.
 
     Its weights are those of the newest checkpoint of that call of `fit` that is still there, else of a later
@@ -28,14 +28,13 @@ class PassedOverTraining(Training, Leader):
     """
 
     replicas = ()
-    first_step = 0
+    global_step = 0
+    leads = True
     finished = True
-    repairs = False
     tally: Open = ()
 
     def __init__(self, problem: Problem, fit: int, directory: Path, *, leads: bool = True) -> None:
-        self.leader: Leader | None = self if leads else None
-        self.clock = self
+        self.leads = leads
         path, found = _newest(problem, fit, directory)
         self._state = _state(problem, path) if path is not None and leads else None
         self.weights: dict[str, Array] = {
@@ -57,17 +56,14 @@ class PassedOverTraining(Training, Leader):
     def optimizer(self) -> dict[str, Any]:
         return self._optimizer
 
-    def control(self, change: ConfigChange) -> None:
-        """Change nothing: training has ended."""
+    def step(self, compute: Compute) -> Stepped:
+        return Stepped.ENDED
 
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """Keep nothing: its epochs are recorded."""
+    def order(self, order: FitOrder) -> None:
+        """Change nothing: training has ended, and its epochs are recorded."""
 
     def save(self, directory: Path | None = None) -> None:
         """Save nothing: there is nothing to go on from."""
-
-    def wait(self, step: int) -> None:
-        """Return at once: every step is made."""
 
     def close(self, error: BaseException | None = None) -> None:
         """Do nothing: there is nothing to end."""

@@ -4,19 +4,18 @@ Under `dtrain launch --strategy single` it saves and resumes as a cluster does; 
 files.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from dtrain.checkpoints import OptimizerState
-from dtrain.config import SingleSection, TrainingSection
+from dtrain.config import TrainingSection
 from dtrain.messages import Sums
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.chief.start import pipelines_of
-from dtrain.runs.files import RunFiles
-from dtrain.strategies.in_process.training import LocalFits, LocalReplica
-from dtrain.strategies.interface import Problem, Strategy, Training
+from dtrain.strategies.in_process.training import LocalReplica, LocalStrategy, LocalTraining
+from dtrain.strategies.interface import TurnReplica
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 
 if TYPE_CHECKING:  # loaded by the program that coordinates
@@ -25,8 +24,6 @@ if TYPE_CHECKING:  # loaded by the program that coordinates
 
 class SingleReplica(LocalReplica):
     """The one replica: every gradient is applied at once."""
-
-    exchanges = True
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         part = self.next_batch()
@@ -39,7 +36,7 @@ class SingleReplica(LocalReplica):
         return value
 
 
-class SingleStrategy(Strategy):
+class SingleStrategy(LocalStrategy):
     """One process that trains, leads, evaluates for itself."""
 
     has_coordinator = False
@@ -49,21 +46,12 @@ class SingleStrategy(Strategy):
         self, assignment: TaskAssignment | None = None, training: TrainingSection | None = None
     ) -> None:
         """Train alone, by `training`; or as the one task of a launch, with its run directory."""
-        section = assignment.spec.training if assignment else training or SingleSection()
-        self.training = section
-        self._fits = LocalFits(section, assignment)
-        folder = assignment.run_dir if assignment else None
-        pipelines = pipelines_of(assignment, RunFiles(folder).checkpoints if folder else None)
-        self.context = replace(self._fits.context, pipelines=pipelines)
+        super().__init__(assignment.spec.training if assignment else training, assignment)
+        pipelines = pipelines_of(assignment, self._beginnings.folder)
+        self.context = replace(self.context, pipelines=pipelines)
 
-    def open(self, problem: Problem) -> Training:
-        return self._fits.open(problem, lambda training: [SingleReplica(training)])
-
-    def in_loop(self, updates: int) -> None:
-        self._fits.in_loop(updates)
-
-    def optimizer_state(self, owner: object) -> OptimizerState | None:
-        return self._fits.optimizer_state(owner)
+    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+        return [SingleReplica(training)]
 
     def coordinate(self) -> "Coordination":
         """Begin to coordinate; a thread is the only worker."""
@@ -73,8 +61,6 @@ class SingleStrategy(Strategy):
         return self.coordination
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the strategy; the status stays."""
         if self.coordination is not None:
             self.coordination.end(farewell=error is None)
-        if self._fits.reporter is not None:
-            self._fits.reporter.close()
+        super().close(error)

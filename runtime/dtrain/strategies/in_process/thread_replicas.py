@@ -5,10 +5,12 @@ Which thread updates a block is chance; the numbers are not: the grid of blocks 
 block is computed as by `means.mean` and `Store.apply`.
 """
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Self
 
 import msgspec
@@ -17,8 +19,7 @@ import numpy as np
 from dtrain.collectives.blocks import BLOCK_ELEMENTS
 from dtrain.collectives.update import AnyBlock, BlockUpdate, Contributions, pieces_in
 from dtrain.config import SynchronousSection
-from dtrain.config.choices import Weighting
-from dtrain.errors import ProgramError, TrainingError
+from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite, mean
 from dtrain.parameters.store import Store
@@ -26,14 +27,201 @@ from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
-from dtrain.runs.ledger import COMPUTE, WAIT
+from dtrain.runs.ledger import COMPUTE, INPUT, WAIT
 from dtrain.steps.machine import StepMachine
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
+from dtrain.strategies.interface import Compute, NoExchangeError, Stepped
 from dtrain.strategies.replicas import reduction
 from dtrain.strategies.replicas.calls import ReplicaCall, ThreadMeeting, call_site
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
+
+Part = Callable[[], None]
+SWITCH_S = 0.0002
+"""A thread that has the interpreter gives it up so soon when another wants it. With Python's 5 ms a replica
+often waits longer for the few lines of another, between two products of matrices, than the products take.
+"""
+
+
+class ReplicaThreads:
+    """The threads of the replicas of one training; the program's own thread starts their parts.
+
+    A thread that is still on its way back from a step may be given its next part: it wakes up once for both.
+    `abort` ends the waits of replicas for one that has failed, for a reason; `begins` is called first in the
+    thread of each.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        abort: Callable[[str], None],
+        begins: Callable[[int], object] = lambda replica: None,
+    ) -> None:
+        self._abort = abort
+        self._begins = begins
+        self._given: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
+        self._threads: dict[int, threading.Thread] = {}
+        self._changed = threading.Condition()
+        self._left = [0] * replicas
+        self._ended = self._told = 0
+        self._error: BaseException | None = None
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(min(SWITCH_S, self._switch_s))
+
+    def is_idle(self, replica: int) -> bool:
+        with self._changed:
+            return not self._left[replica]
+
+    @property
+    def all_idle(self) -> bool:
+        with self._changed:
+            return not any(self._left)
+
+    def start(self, replica: int, part: Part) -> None:
+        with self._changed:
+            self._left[replica] += 1
+        if replica not in self._threads:
+            thread = threading.Thread(target=self._work, args=(replica,), name=f"replica {replica}")
+            self._threads[replica] = thread
+            thread.start()
+        self._given[replica].put(part)
+
+    def run(self, part: Part) -> None:
+        """Compute a part in this thread; raise the error of the part that failed first, when no part runs any
+        more.
+        """
+        try:
+            part()
+        except BaseException as error:
+            self._give_up(error)
+            raise self._error or error from None
+
+    def wait(self, *, for_all: bool) -> None:
+        """Return when all parts have ended, or one has since the last wait.
+
+        Raises:
+            BaseException: the error of the part that failed first, or what interrupts this thread; when it
+                is raised no part runs any more.
+        """
+        try:
+            with self._changed:
+                while self._error is None and any(self._left) and (for_all or self._ended == self._told):
+                    # A signal that came just before a wait without end would be handled only at its end.
+                    self._changed.wait(LOOK_S)
+                self._told = self._ended
+            if self._error is not None:
+                raise self._error
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def close(self, *, in_vain: bool) -> None:
+        """End the threads after their parts; if those are `in_vain`, waits in them end at once."""
+        sys.setswitchinterval(self._switch_s)
+        if in_vain and not self.all_idle:
+            self._abort("training has ended")
+        for replica, thread in self._threads.items():
+            self._given[replica].put(None)
+            thread.join()
+        self._threads.clear()
+
+    def _work(self, replica: int) -> None:
+        self._begins(replica)
+        while (part := self._given[replica].get()) is not None:
+            try:
+                if self._error is None:
+                    part()
+            except BaseException as error:
+                self._give_up(error, join=False)
+            finally:
+                with self._changed:
+                    self._left[replica] -= 1
+                    self._ended += 1
+                    self._changed.notify_all()
+
+    def _give_up(self, error: BaseException, *, join: bool = True) -> None:
+        """Keep the first error, and end the parts of all others; with `join` no part runs any more then."""
+        with self._changed:
+            first = self._error is None
+            self._error = self._error or error
+        if first:
+            self._abort(f"another replica has failed: {type(error).__name__}: {error}")
+        if join:
+            self.close(in_vain=False)
+
+
+class ThreadsTraining(LocalTraining):
+    """A training of which each replica has a thread, for its part of a step.
+
+    Callbacks run, and data are read, in the program's thread, which may also be the first replica's where
+    every step waits for it. Where a step does not wait for every replica, a late one goes on with its part.
+
+    Attributes:
+        abort: ends, with an error, the waits of replicas for one that has failed.
+        computing: the replicas that have a part of a step and have not contributed it; None: waits of
+            replicas let no signals be handled, so that none computes in the program's thread.
+    """
+
+    abort: Callable[[str], None]
+    computing: set[int] | None = None
+    _threads: ReplicaThreads | None = None
+
+    def step(self, compute: Compute) -> Stepped:
+        if len(self.replicas) == 1 or self.finished:
+            return super().step(compute)
+        if self._threads is None:
+            replicas = len(self.replicas)
+            self._threads = ReplicaThreads(replicas, self.abort, self.activity.computes)
+            self._verdicts = [Verdict.ACCEPTED] * replicas
+        return self._step_together(compute, self._threads)
+
+    def _step_together(self, compute: Compute, threads: ReplicaThreads) -> Stepped:
+        before = self.global_step
+        one_each = not self.cut.even and self.cut.parts <= len(self.replicas)
+        dealt = {
+            each: number
+            for each, replica in enumerate(self.replicas)
+            if (one_each or threads.is_idle(each)) and (number := replica.next_batch()) != NO_PART
+        }
+        sheets = self.activity.sheets
+        for each in dealt:
+            sheets[each % len(sheets)].to(INPUT)  # this thread reads for all
+        work = {}
+        for each, number in dealt.items():
+            if (computes := compute(self.replicas[each], number)) is None:
+                return Stepped.NOTHING
+            work[each] = partial(self._commit_part, each, computes)
+        meets = one_each and self.computing is not None
+        own = work.pop(0, None) if meets else None
+        for each, part in work.items():
+            threads.start(each, part)
+        if own is not None:
+            threads.run(own)
+        # A step is made without those whose parts are empty; all others are on their way back from it.
+        if not meets or self.global_step == before or self.computing:
+            threads.wait(for_all=one_each)
+        if self.global_step > before:
+            return Stepped.MADE
+        if not threads.all_idle or Verdict.PENDING in self._verdicts:
+            return Stepped.PENDING
+        return Stepped.REFUSED if Verdict.REFUSED in self._verdicts else Stepped.NOTHING
+
+    def _commit_part(self, replica: int, computes: Callable[[], Outcome]) -> None:
+        self._verdicts[replica] = computes().verdict
+
+    def _conclude(self) -> bool:
+        self._end_threads(in_vain=self.cut.even)
+        return True
+
+    def _end_threads(self, *, in_vain: bool) -> None:
+        if self._threads is not None:
+            self._threads.close(in_vain=in_vain)
+
+    def close(self, error: BaseException | None = None) -> None:
+        self._end_threads(in_vain=error is not None)
+        super().close(error)
+
 
 SHARED_ELEMENTS = 4 * BLOCK_ELEMENTS
 """A smaller model is updated by one thread before the others are awake."""
@@ -178,8 +366,9 @@ class SharedTraining:
         self.steps = SharedSteps.of(
             training.state.dealer, section, replicas, training.global_step, training.store.max_steps or 0
         )
+        self.computing: set[int] = set()
         self._replicas = replicas
-        self._weighs_examples = section.weighting == Weighting.EXAMPLES
+        self._weighs_examples = section.weighs_examples
         self._failure: str | None = None
         self._meeting = ThreadMeeting(range(replicas))
         self._met = self.steps.batches
@@ -204,6 +393,8 @@ class SharedTraining:
             part = self._permit(rank)
             if part == NO_PART:
                 self._meeting.leave(rank)
+            else:
+                self.computing.add(rank)
             return part, self.steps.version, self._meeting
 
     def _permit(self, rank: int) -> int:
@@ -220,6 +411,7 @@ class SharedTraining:
         """
         with self.changed:
             self._let_step_end(rank)
+            self.computing.discard(rank)
             self._check()
             steps = self.steps
             if base < steps.version:
@@ -316,7 +508,6 @@ class ThreadReplica(LocalReplica):
         self._shared = shared
         self._part = NO_PART
         self._base = 0
-        self.exchanges = shared.steps.meets
         self._begun_s = 0.0
 
     def next_batch(self) -> int:
@@ -345,11 +536,11 @@ class ThreadReplica(LocalReplica):
         """Reduce over the replicas.
 
         Raises:
-            ProgramError: not all parts of a step are computed at the same time.
+            NoExchangeError: not all parts of a step are computed at the same time.
             CallsDifferError: the replicas make different calls; it is raised in all of them.
         """
-        if not self.exchanges:
-            raise ProgramError(
+        if not self._shared.steps.meets:
+            raise NoExchangeError(
                 "all_reduce: not all parts of a step are computed at the same time; expected no backup "
                 "workers, and a replica for each part"
             )

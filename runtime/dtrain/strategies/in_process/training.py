@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import CheckpointSection, SynchronousSection, TrainingSection
+from dtrain.config import CheckpointSection, SingleSection, SynchronousSection, TrainingSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -24,30 +24,31 @@ from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
-from dtrain.state.batch_cut import UNCUT, BatchCut
+from dtrain.state.batch_cut import BatchCut
 from dtrain.state.fit_state import Open
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import ConfigChange, Leader, Problem, Replica, Training
+from dtrain.strategies.interface import FitOrder, Problem, Strategy, Training, TurnReplica, TurnTraining
 from dtrain.types import Array
 
 APPLIED = Outcome(Verdict.ACCEPTED)
 REFUSED = Outcome(Verdict.REFUSED)
 
 
-class LocalTraining(Training, Leader):
+class LocalTraining(TurnTraining):
     """The variables of one call of `fit`, and all that this process does about them as its leader.
 
     Attributes:
         replicas: made by the strategy; they share `weights`.
+        constraints: functions through which variables pass after each update, by name.
         lock: held while anything of `state` changes.
         reporter: None where no launcher asks.
         saver: writes the run's own checkpoints, where there are any.
     """
 
-    replicas: Sequence[Replica] = ()
-    repairs = False
+    replicas: Sequence[TurnReplica] = ()
+    constraints: Mapping[str, Callable[[Array], Array]] = {}
 
     def __init__(
         self, start: Start, training: TrainingSection, reporter: Reporter | None, *, shared: bool = False
@@ -55,8 +56,6 @@ class LocalTraining(Training, Leader):
         """Begin at `start`; `shared`: replicas make every step together, as in synchronous training."""
         self.plan = start.plan
         self._nan_policy = training.nan_policy
-        self.leader = self
-        self.clock = self
         dealt = start.state.dealt
         memory = ReplicaMemory(start.plan)
         for name, array in memory.variables.items():
@@ -75,10 +74,6 @@ class LocalTraining(Training, Leader):
         self._apply = trace.timed("apply", store.apply)
         self.first_step = start.state.lineage.first_step
         self.saver: KeeperThread | None = None
-        self._constraints: Mapping[str, Callable[[Array], Array]] = {}
-
-    def constrain(self, constraints: Mapping[str, Callable[[Array], Array]]) -> None:
-        self._constraints = constraints
 
     # How far it has come
 
@@ -141,7 +136,7 @@ class LocalTraining(Training, Leader):
         """Make the next version by `update`, which also settles its parts; see `apply` for the rest."""
         with self.lock:
             update()
-            for name, constraint in self._constraints.items():
+            for name, constraint in self.constraints.items():
                 self.weights[name][...] = constraint(self.weights[name])
             self.state.count(sums)
             self.state.global_step += 1
@@ -179,17 +174,16 @@ class LocalTraining(Training, Leader):
     def tally(self) -> Open:
         return self.state.tally.open()
 
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+    def order(self, order: FitOrder) -> None:
+        """Carry out an order at once."""
         with self.lock:
-            self.state.tally.record(epoch, rows)
-
-    def control(self, change: ConfigChange) -> None:
-        """Carry out a change at once."""
-        with self.lock:
-            if change.stop:
-                self.store.end_at(self.global_step, self.global_step)
-            self.store.change(Change(self.global_step, change.optimizer), self.global_step)
-            self.state.assign(change.weights or {})
+            if order.rows is not None:
+                self.state.tally.record(order.open_from, order.rows)
+            if order.optimizer is not None:
+                if order.stop:
+                    self.store.end_at(self.global_step, self.global_step)
+                self.store.change(Change(self.global_step, order.optimizer), self.global_step)
+                self.state.assign(order.weights or {})
 
     def save(self, directory: Path | None = None) -> None:
         if directory is not None:
@@ -198,9 +192,6 @@ class LocalTraining(Training, Leader):
             self.state.saver_into(directory, only, lambda text: None).save_cut()
         elif self.saver is not None:
             self.saver.save_now()
-
-    def wait(self, step: int) -> None:
-        """Return at once: this process makes every step itself."""
 
     @property
     def optimizer_state(self) -> OptimizerState:
@@ -217,7 +208,7 @@ class LocalTraining(Training, Leader):
             self.reporter.fit_ends()
 
 
-class LocalReplica(Replica):
+class LocalReplica(TurnReplica):
     """The memory of one replica of a `LocalTraining`; a strategy adds what `commit` does with it."""
 
     def __init__(self, training: LocalTraining, rank: int = 0) -> None:
@@ -262,62 +253,81 @@ def _filled_store(start: Start, memory: ReplicaMemory) -> Store:
     return store
 
 
-MakeReplicas = Callable[[LocalTraining], Sequence[Replica]]
+class LocalStrategy(Strategy):
+    """A strategy of one process, with the state that it keeps from one `fit` to the next.
 
+    Attributes:
+        kind: of its trainings.
+        shares: whether its replicas make every step together.
+        reporter: None where no launcher asks.
+        last: the training that began last.
+    """
 
-class LocalFits:
-    """The state that one process keeps from one `fit` to the next; `last` is the training that began last."""
+    kind: type[LocalTraining] = LocalTraining
+    shares = False
+    last: LocalTraining | None = None
 
     def __init__(
         self,
-        training: TrainingSection,
+        training: TrainingSection | None = None,
         assignment: TaskAssignment | None = None,
         reporter: Reporter | None = None,
+        *,
+        replicas: int = 1,
     ) -> None:
         """Train by `training`; the one task of a launch has a run directory, for checkpoints and status."""
-        self._training = training
+        self.training = training = training or SingleSection()
         self._section = assignment.spec.checkpoint if assignment is not None else None
         self.reporter = reporter or (Reporter(assignment) if assignment is not None else None)
         run_dir = assignment.run_dir if assignment is not None else None
         folder = RunFiles(run_dir).checkpoints if run_dir is not None else None
-        self._saves = folder is not None
         self._beginnings = Beginnings(self._section, folder, self.reporter)
-        self.last: LocalTraining | None = None
         self.context = TaskContext(
             task=assignment.task if assignment else None,
+            num_replicas=replicas,
             directory=run_dir,
             run_id=assignment.run_id if assignment else None,
             seed=training.seed,
+            weighs_examples=training.weighs_examples,
             trace=NO_TRACE if self.reporter is None else self.reporter.trace,
             activity=NO_ACTIVITY if self.reporter is None else self.reporter.activity,
         )
 
-    def open(
-        self,
-        problem: Problem,
-        make_replicas: MakeReplicas,
-        cut: BatchCut = UNCUT,
-        *,
-        shared: bool = False,
-    ) -> Training:
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return self.context.num_replicas
+
+    @property
+    def _even(self) -> bool:
+        """Whether a step does without its last replicas, so that all parts of a batch are of one size."""
+        return False
+
+    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+        """Return the replicas of a training that begins."""
+        return []
+
+    def open(self, problem: Problem) -> Training:
         """Begin a call of `fit`, where the one before it or a checkpoint ended.
 
-        `cut` is how every batch is cut into parts, unless a checkpoint has begun otherwise; with `shared`
-        replicas make every step together.
+        Every batch is cut into a part for each of `num_replicas_in_sync`, unless a checkpoint has begun
+        otherwise.
         """
         beginnings = self._beginnings
         beginnings.number += 1
         if (passed := beginnings.passed_over(problem)) is not None:
             return passed
         plan = placement.plan(problem.variables, servers=1)
-        sync = isinstance(self._training, SynchronousSection)
+        section = self.training
+        sync = isinstance(section, SynchronousSection)
+        cut = BatchCut(self.num_replicas_in_sync, self._even)
         resumes = beginnings.resumes
         start = beginnings.start(
             problem.asked(beginnings.number, plan, cut, sync=sync), plan, problem, resumes=resumes
-        ).going_on(cut, problem.max_steps, sync=shared)
-        training = self.last = LocalTraining(start, self._training, self.reporter, shared=shared)
+        ).going_on(cut, problem.max_steps, sync=self.shares)
+        training = self.last = self.kind(start, section, self.reporter, shared=self.shares)
+        training.constraints = problem.constraints
         beginnings.last = training.state
-        training.replicas = make_replicas(training)
+        training.replicas = self._make_replicas(training)
         self._save_and_report(training, start, resumes=resumes)
         return training
 
@@ -328,9 +338,14 @@ class LocalFits:
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         return self._beginnings.optimizer_state(owner)
 
+    def close(self, error: BaseException | None = None) -> None:
+        """End the strategy; the status stays."""
+        if self.reporter is not None:
+            self.reporter.close()
+
     def _save_and_report(self, training: LocalTraining, start: Start, *, resumes: bool) -> None:
         """Write the run's own checkpoints from now on, and report to the launcher where training begins."""
-        if self._section is None or self.reporter is None or not self._saves:
+        if self._section is None or self.reporter is None or self._beginnings.folder is None:
             return
         reporter = self.reporter
         max_steps = start.state.max_steps

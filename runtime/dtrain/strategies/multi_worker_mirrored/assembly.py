@@ -18,7 +18,6 @@ from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, Agreemen
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Across, Book, Rules, Waits
 from dtrain.runs.reporting import Reporter
-from dtrain.strategies.interface import Leader
 from dtrain.strategies.multi_worker_mirrored.backups import (
     BackupBook,
     BackupFitHolder,
@@ -31,6 +30,7 @@ from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.multi_worker_mirrored.training import (
     ArenaReplica,
+    ReplicaLeader,
     ReplicaTraining,
     SharedFitHolder,
     StepBoundary,
@@ -58,7 +58,7 @@ def make_training(
     waits: Waits,
     *,
     failure: Callable[[], DtrainError | None],
-    lead: Callable[[ReplicaTraining], Leader],
+    lead: Callable[[ReplicaTraining], ReplicaLeader],
     on_close: Callable[[ReplicaTraining, BaseException | None], None],
 ) -> ReplicaTraining:
     """Return this task's part, with `replicas` at the start; the rest is as of `ReplicaTraining`."""

@@ -20,7 +20,7 @@ from dtrain.roles.chief.machine import Cut
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import ConfigChange
+from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
 from dtrain.wire.one_host.synchronization import Doorbells
@@ -70,7 +70,7 @@ class BackupTraining(ReplicaTraining):
 class BackupLeader(ReplicaLeader):
     """The leader of a call of `fit` with backups."""
 
-    def control(self, change: ConfigChange) -> None:
+    def _control(self, change: FitOrder, optimizer: dict[str, Any]) -> None:
         """Carry out a change. What others compute meanwhile counts for nothing, and is computed again."""
         training, book = self._training, self._book
         assert isinstance(training, BackupTraining), "it leads such a training"
@@ -79,7 +79,7 @@ class BackupLeader(ReplicaLeader):
             values = self._new_values(change)
             is_end = change.stop and not training.finished
             end = version if is_end else book.order.end
-            order = LeaderOrder(book.order.number + 1, change.optimizer, change.until, end, version)
+            order = LeaderOrder(book.order.number + 1, optimizer, change.until, end, version)
             book.give(order, values, version)
             if is_end:
                 book.carry_out()

@@ -23,7 +23,7 @@ from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
 from dtrain.roles.collective.calls import CallLog, GivenCall
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
-from dtrain.strategies.interface import Compute, Replica
+from dtrain.strategies.interface import Compute, NoExchangeError, Replica
 from dtrain.strategies.replicas import reduction
 from dtrain.strategies.replicas.calls import ReplicaCall, call_site, check, contiguous, said_of
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
@@ -215,8 +215,6 @@ class Substitute(Replica):
         ended: whether `StepCalls` has completed the part.
     """
 
-    exchanges = True
-
     def __init__(
         self,
         rank: int,
@@ -233,26 +231,23 @@ class Substitute(Replica):
         self.calls = self.examples = 0
         self.sums: Sums | None = None
         self.ended = False
-        self._number = number
         self._asked: GivenCall | None = None
         self._told: SimpleQueue[GivenCall | BaseException | None] = SimpleQueue()
         self._answers: SimpleQueue[Sequence[Sequence[Array]] | BaseException] = SimpleQueue()
         work = compute(self, number)
+        assert work is not None, "callbacks see a step only as its first part begins"
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"part {number}")
         self._thread.start()
 
     # In its thread
 
-    def _run(self, work: Callable[[], None]) -> None:
+    def _run(self, work: Callable[[], Outcome]) -> None:
         try:
             work()
         except BaseException as error:
             self._told.put(error)
         else:
             self._told.put(None)
-
-    def next_batch(self) -> int:
-        return self._number
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """Keep the result of the part; the program's thread contributes it."""
@@ -330,7 +325,7 @@ class NoStepCalls:
     compute: Compute | None = None
 
     def all_reduce(self, place: int, places: Callable[[int], object], op: ReduceOp, value: Nest) -> NoReturn:
-        raise ProgramError(
+        raise NoExchangeError(
             "all_reduce within a step: not all parts of a step are computed at the same time; expected no "
             "backup workers (training.backup_workers: 0)"
         )

@@ -23,7 +23,7 @@ from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.cluster_task import ClusterTask
-from dtrain.strategies.interface import Leader, Problem, Strategy, Training
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.multi_worker_mirrored.assembly import make_training
 from dtrain.strategies.multi_worker_mirrored.backups import BackupLeader, BackupTraining
@@ -156,6 +156,7 @@ class MultiWorkerMirrored(Strategy):
     # A call of fit
 
     def open(self, problem: Problem) -> Training:
+        problem.check_unconstrained()
         self._reporter.fit_begins()
         self._beginnings.number += 1
         self._election.begin(self._beginnings.number, problem.max_steps)
@@ -286,7 +287,7 @@ class MultiWorkerMirrored(Strategy):
 
     # The leader
 
-    def _leader(self, training: ReplicaTraining, keeper: KeeperThread) -> Leader:
+    def _leader(self, training: ReplicaTraining, keeper: KeeperThread) -> ReplicaLeader:
         """Publish this task's training to all tasks."""
         assert self._hosting is not None, "a leader serves"
         assert self._task.run_dir is not None, "a leader saves"
@@ -300,7 +301,7 @@ class MultiWorkerMirrored(Strategy):
         run_dir = self._task.run_dir
         return RunFiles(run_dir).checkpoints if run_dir is not None else None
 
-    def _take_the_lead(self, training: ReplicaTraining) -> Leader:
+    def _take_the_lead(self, training: ReplicaTraining) -> ReplicaLeader:
         """Go on in the place of a leader that has died."""
         self._become_leader()
         training.book.finish_earlier()
@@ -337,7 +338,7 @@ class MultiWorkerMirrored(Strategy):
             elsewhere = driver.across.elsewhere if driver.across is not None else set()
             self._members = (set(driver.members) - driver.dead) | elsewhere
         self._election.members, self._book = {*self._members, training.book.leader}, training.book
-        if isinstance(training.leader, ReplicaLeader):
+        if training.leader is not None:
             training.leader.close(error)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
@@ -345,12 +346,12 @@ class MultiWorkerMirrored(Strategy):
 
     # The evaluator
 
-    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
         self._beginnings.number += 1
-        return self._follow(pace, self._beginnings.number)
+        return self._follow(pace, self._beginnings.number, ended)
 
-    def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
-        yield from self._task.follow(self._join(), pace, fit, self)
+    def _follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
+        yield from self._task.follow(self._join(), pace, fit, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)

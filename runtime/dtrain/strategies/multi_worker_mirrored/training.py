@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from dtrain import checkpoints
 from dtrain.config import MultiWorkerMirroredSection
-from dtrain.config.choices import NanPolicy, Weighting
+from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
@@ -27,7 +27,7 @@ from dtrain.roles.collective.rules import LOOK_S, Rules
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
-from dtrain.strategies.interface import Compute, ConfigChange, Leader, Replica, Training, Weights
+from dtrain.strategies.interface import Compute, FitOrder, Stepped, TurnReplica, TurnTraining, Weights
 from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
@@ -101,10 +101,8 @@ class SharedFitHolder(FitHolder):
         return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
 
 
-class ReplicaTraining(Training):
+class ReplicaTraining(TurnTraining):
     """One task's part in a call of `fit`; `leader` is set where this task leads."""
-
-    repairs = False
 
     def __init__(
         self,
@@ -119,7 +117,7 @@ class ReplicaTraining(Training):
         *,
         name_of: Callable[[int], str],
         failure: Callable[[], DtrainError | None],
-        lead: Callable[["ReplicaTraining"], Leader],
+        lead: Callable[["ReplicaTraining"], "ReplicaLeader"],
         on_close: Callable[["ReplicaTraining", BaseException | None], None],
     ) -> None:
         """Put together what `assembly` has made.
@@ -132,12 +130,10 @@ class ReplicaTraining(Training):
         self.book = book
         self.state = state
         self.boundary = boundary
-        self.leader: Leader | None = None
-        self.replicas: Sequence[Replica] = ()
-        self.clock = self
+        self.leader: ReplicaLeader | None = None
+        self.replicas: Sequence[TurnReplica] = ()
         self.weights = state.weights
         self.cut = state.dealer.cut
-        self.weighs_examples = section.weighting == Weighting.EXAMPLES
         self.first_step = state.begun.lineage.first_step
         self.doorbells = doorbells
         self._reporter = reporter
@@ -162,10 +158,34 @@ class ReplicaTraining(Training):
     def kept(self) -> Mapping[str, bytes]:
         return self.book.kept
 
-    def let_compute(self, compute: Compute) -> None:
-        self.calls.compute = compute
+    @property
+    def leads(self) -> bool:
+        return self.leader is not None
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        return self.state.store.optimizer_config
+
+    @property
+    def tally(self) -> Open:
+        return self.state.tally.open()
+
+    def order(self, order: FitOrder) -> None:
+        self._as_leader.order(order)
+
+    def save(self, directory: Path | None = None) -> None:
+        self._as_leader.save(directory)
+
+    @property
+    def _as_leader(self) -> "ReplicaLeader":
+        assert self.leader is not None, "this task leads"
+        return self.leader
 
     # Steps
+
+    def step(self, compute: Compute) -> Stepped:
+        self.calls.compute = compute
+        return super().step(compute)
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
         """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
@@ -204,7 +224,9 @@ class ReplicaTraining(Training):
             lambda: not self.finished and self.book.is_held(self.global_step), f"step {self.global_step + 1}"
         )
 
-    def wait_for_end(self) -> bool:
+    def _conclude(self) -> bool:
+        if self.leader is not None:
+            return self.leader.conclude()
         self._wait_while(lambda: not self.book.concluded, "the end of fit")
         return self.leader is None
 
@@ -256,7 +278,7 @@ class ReplicaTraining(Training):
             self._reporter.fit_ends()
 
 
-class ArenaReplica(Replica):
+class ArenaReplica(TurnReplica):
     """This task's replica; `gradients` and `updates` are those of the part that `next_batch` has returned."""
 
     def __init__(
@@ -265,7 +287,6 @@ class ArenaReplica(Replica):
         self.rank = training.driver.rank
         self.weights = training.weights
         self.rows: dict[str, SparseRows] = {}
-        self.exchanges = training.driver.exchanges
         self._training = training
         self._driver = training.driver
         self._calls = training.calls
@@ -331,10 +352,8 @@ class ArenaReplica(Replica):
         return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_of, op, value)
 
 
-class ReplicaLeader(Leader):
+class ReplicaLeader:
     """The leader of one call of `fit`, which is a replica itself."""
-
-    keeps = True
 
     def __init__(
         self,
@@ -351,15 +370,15 @@ class ReplicaLeader(Leader):
         self._conclude = conclude
         self._saved = False
 
-    @property
-    def optimizer(self) -> dict[str, Any]:
-        return self._training.state.store.optimizer_config
+    def order(self, order: FitOrder) -> None:
+        if order.rows is not None:  # training never goes back here, so all of them stay
+            self._book.record(order.rows, self._training.global_step)
+        if order.kept:
+            self._book.store(order.kept)
+        if order.optimizer is not None:
+            self._control(order, order.optimizer)
 
-    @property
-    def tally(self) -> Open:
-        return self._training.state.tally.open()
-
-    def control(self, change: ConfigChange) -> None:
+    def _control(self, change: FitOrder, optimizer: dict[str, Any]) -> None:
         """Carry out a change, in place where no step is under way.
 
         In the midst of an epoch the others are computing: their step is begun again where it must not see
@@ -373,7 +392,7 @@ class ReplicaLeader(Leader):
         end = version if is_end else book.order.end
         writes = values is not None or is_end
         order = LeaderOrder(
-            book.order.number + 1, change.optimizer, change.until, end, version, in_round=writes and not rests
+            book.order.number + 1, optimizer, change.until, end, version, in_round=writes and not rests
         )
         book.give(order, values, version)
         if writes:
@@ -388,25 +407,15 @@ class ReplicaLeader(Leader):
             book.carried_out()
         training.doorbells.ring()
 
-    def _new_values(self, change: ConfigChange) -> Weights | None:
+    def _new_values(self, change: FitOrder) -> Weights | None:
         known = self._training.weights
         new = {name: value for name, value in (change.weights or {}).items() if value is not known.get(name)}
         return new or None
-
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        """Publish the rows; training never goes back here, so all of them stay."""
-        self._book.record(rows, self._training.global_step)
-
-    def keep(self, entries: Mapping[str, bytes]) -> None:
-        self._book.store(entries)
 
     def save(self, directory: Path | None = None) -> None:
         self._keeper.save_now()
         if directory is not None:
             checkpoints.copy_latest(self._folder, directory, SYSTEM.wall())
-
-    def wait(self, step: int) -> None:
-        """Return at once: this task is a replica."""
 
     def conclude(self) -> bool:
         self._saved = self._keeper.finish()

@@ -11,7 +11,7 @@ import msgspec
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import AsyncSection, CheckpointSection, ServerSection, SynchronousSection, SyncSection
-from dtrain.config.choices import Transport, Weighting
+from dtrain.config.choices import Transport
 from dtrain.messages import Row
 from dtrain.parameters.compression import CompressedPacking, Compression, Packing
 from dtrain.parameters.placement import Plan
@@ -172,6 +172,7 @@ class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float
     reporter: Reporter
     sequence: int
+    steps_per_epoch: int
     checkpoint_folder: Path | None
     on_close: Callable[[ServerTraining], None]
     clock: Clock = SYSTEM
@@ -235,7 +236,7 @@ def open_training(parts: TrainingParts) -> ServerTraining:
         leader,
         reporter,
         cut=machine.cut,
-        weighs_examples=isinstance(section, SyncSection) and section.weighting == Weighting.EXAMPLES,
+        steps_per_epoch=parts.steps_per_epoch,
         on_close=parts.on_close,
     )
 

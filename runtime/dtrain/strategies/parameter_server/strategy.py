@@ -20,7 +20,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
-from dtrain.strategies.interface import Problem, Strategy, Training
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining
@@ -104,6 +104,7 @@ class ServersStrategy(Strategy):
                 "fit: this program has called its ClusterCoordinator, and its workers run closures from then "
                 "on; call fit before, or train in closures"
             )
+        problem.check_unconstrained()
         self._generation += 1
         self.reporter.fit_begins()
         self._join()
@@ -138,6 +139,7 @@ class ServersStrategy(Strategy):
             patience_s=self._patience_s,
             reporter=self.reporter,
             sequence=self._pushes_sent,
+            steps_per_epoch=problem.steps_per_epoch,
             checkpoint_folder=None if leading is None else leading.checkpoints,
             on_close=self._closed,
         )
@@ -148,9 +150,9 @@ class ServersStrategy(Strategy):
                 keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
         self._open = training
-        if self._generation == 1 and self._came_late and training.clock.finished:
+        if self._generation == 1 and self._came_late and training.finished:
             what = "training" if self._lease.reply.ended else "this call of fit"
-            ended = f"{what} had ended at step {training.clock.global_step} before this task came"
+            ended = f"{what} had ended at step {training.global_step} before this task came"
             self.reporter.warn(f"{ended}: nothing is left for it to do")
         return training
 
@@ -278,14 +280,14 @@ class ServersStrategy(Strategy):
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         return None if self._leading is None else self._leading.optimizer_state(owner)
 
-    def checkpoints(self, pace: Pace) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints of the leader's folder, seen under the same path, or of the `remote` one."""
         self._generation += 1
-        return self._follow(pace, self._generation)
+        return self._follow(pace, self._generation, ended)
 
-    def _follow(self, pace: Pace, fit: int) -> Iterator[EvaluatedCheckpoint]:
+    def _follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
         self._join()
-        yield from self._task.follow(self._lease, pace, fit, self)
+        yield from self._task.follow(self._lease, pace, fit, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)

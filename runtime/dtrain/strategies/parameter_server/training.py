@@ -26,7 +26,14 @@ from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.fit_state import Open
-from dtrain.strategies.interface import ConfigChange, Leader, Replica, Training, Weights
+from dtrain.strategies.interface import (
+    Compute,
+    FitOrder,
+    Stepped,
+    TurnReplica,
+    TurnTraining,
+    Weights,
+)
 from dtrain.types import Array
 
 
@@ -50,8 +57,12 @@ class Failures:
             raise self.reason_of(error) from None
 
 
-class ServerLeader(Leader):
-    """The leader of one generation."""
+class ServerLeader:
+    """The leader of one generation.
+
+    Attributes:
+        optimizer: the rule that was in force when this task came.
+    """
 
     def __init__(
         self,
@@ -78,16 +89,8 @@ class ServerLeader(Leader):
         self._reporter = reporter
         self._folder = checkpoint_folder
         self._saved = False
-        self._optimizer = self._rule_in_force()
+        self.optimizer = self._rule_in_force()
         orders.ask_for_rows()
-
-    @property
-    def optimizer(self) -> dict[str, Any]:
-        return self._optimizer
-
-    @property
-    def tally(self) -> Open:
-        return self._machine.tally
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -107,6 +110,7 @@ class ServerLeader(Leader):
         return found.optimizer
 
     def conclude(self) -> bool:
+        """Return whether the last step is saved; if not, training has gone back to a checkpoint."""
         with self._failures.explained():
             self._saved = self._keeper.finish()
             if not self._saved:
@@ -122,18 +126,31 @@ class ServerLeader(Leader):
             self._driver.start()
 
     def wait(self, step: int) -> None:
+        """Wait until this step is made everywhere, or training has ended; the weights are then the newest."""
         with self._failures.explained():
             self._driver.wait_for(step)
             self.keep_changes()
         self._reporter.progress(self._machine.global_step)
 
-    def control(self, change: ConfigChange) -> None:
+    def order(self, order: FitOrder) -> None:
+        if order.rows is not None:
+            self._record(order.open_from, order.rows)
+        if order.optimizer is not None:
+            self._control(order, order.optimizer)
+
+    def _record(self, epoch: int, rows: Mapping[int, Row]) -> None:
+        with self._failures.explained():
+            if not self._orders.record(self._orders.term, epoch, rows):
+                self._driver.start()
+                self.keep_changes()
+
+    def _control(self, change: FitOrder, optimizer: dict[str, Any]) -> None:
         weights = change.weights or {}
         new = {name: value for name, value in weights.items() if value is not self._weights[name]}
         values = [] if change.weights is None else self._blocks(new)
         with self._failures.explained():
             version, stops = self._orders.give(
-                change.optimizer,
+                optimizer,
                 term=self._orders.term,
                 reached=self._machine.global_step,
                 stop=change.stop,
@@ -162,12 +179,6 @@ class ServerLeader(Leader):
         if directory is not None:
             checkpoints.copy_latest(self._folder, directory, time.time())
 
-    def record(self, epoch: int, rows: Mapping[int, Row]) -> None:
-        with self._failures.explained():
-            if not self._orders.record(self._orders.term, epoch, rows):
-                self._driver.start()
-                self.keep_changes()
-
     def heard_term(self, term: int) -> None:
         self._orders.heard_term(term)
 
@@ -178,7 +189,7 @@ class ServerLeader(Leader):
             self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
 
 
-class ServerReplica(Replica):
+class ServerReplica(TurnReplica):
     """The replica of one task."""
 
     def __init__(
@@ -254,8 +265,11 @@ class ServerReplica(Replica):
             self._reporter.refused(f"step {step}: {outcome.reason}")
 
 
-class ServerTraining(Training):
+class ServerTraining(TurnTraining):
     """One generation of variables."""
+
+    replicas: Sequence[ServerReplica]
+    leads = False
 
     def __init__(
         self,
@@ -266,19 +280,62 @@ class ServerTraining(Training):
         reporter: Reporter,
         *,
         cut: BatchCut,
-        weighs_examples: bool,
+        steps_per_epoch: int,
         on_close: Callable[["ServerTraining"], None],
     ) -> None:
         self.driver = driver
         self.weights = weights
         self.replicas = replicas
-        self.leader = leader
-        self.clock = driver.machine
+        self.leads = leader is not None
+        self.first_step = driver.machine.first_step
         self.cut = cut
-        self.weighs_examples = weighs_examples
+        self._machine = driver.machine
+        self._steps_per_epoch = max(1, steps_per_epoch)
         self._leader = leader
         self._reporter = reporter
         self._on_close = on_close
+
+    @property
+    def global_step(self) -> int:
+        return self._machine.global_step
+
+    @property
+    def finished(self) -> bool:
+        return self._machine.finished
+
+    @property
+    def repairs(self) -> bool:
+        return self._machine.turn.repairs
+
+    @property
+    def tally(self) -> Open:
+        return self._machine.tally
+
+    def step(self, compute: Compute) -> Stepped:
+        """Let the replica compute; in a leader that has none, wait for the end of an epoch."""
+        if self.replicas or self.finished or self._leader is None:
+            return super().step(compute)
+        step = self.global_step - self.first_step
+        self._leader.wait(self.first_step + step + self._steps_per_epoch - step % self._steps_per_epoch)
+        return Stepped.NOTHING
+
+    def _conclude(self) -> bool:
+        return self._leader is None or self._leader.conclude()
+
+    @property
+    def optimizer(self) -> dict[str, Any]:
+        return self._as_leader.optimizer
+
+    def order(self, order: FitOrder) -> None:
+        self._as_leader.order(order)
+
+    def save(self, directory: Path | None = None) -> None:
+        self._as_leader.save(directory)
+
+    @property
+    def _as_leader(self) -> ServerLeader:
+        assert self._leader is not None, "this task leads"
+        return self._leader
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -293,7 +350,7 @@ class ServerTraining(Training):
     def close(self, error: BaseException | None = None) -> None:
         """End it; a leader that ends early, because it was ordered to stop, writes a last checkpoint."""
         reporter = self._reporter
-        reporter.progress(self.clock.global_step)  # others may have made the last steps
+        reporter.progress(self.global_step)  # others may have made the last steps
         reporter.current()  # with the bytes of the connections, which are closed next
         reporter.bytes_moved = None
         self._on_close(self)

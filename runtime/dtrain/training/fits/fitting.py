@@ -24,7 +24,15 @@ from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.runs.trial_reports import EVALUATED, append_report
 from dtrain.state.feed import UNKNOWN, Feed
-from dtrain.strategies.interface import Leader, Problem, Replica, Strategy, Training, Weights
+from dtrain.strategies.context import seed_of
+from dtrain.strategies.interface import (
+    FitStrategy,
+    NoExchangeError,
+    Problem,
+    Replica,
+    Training,
+    Weights,
+)
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
@@ -36,6 +44,7 @@ from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Va
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
 from dtrain.training.parts import Batch, Part, forecasts_of, parts_ahead
 from dtrain.training.steps import Logs, TrainingStep, chance_of
+from dtrain.types import Array
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1
@@ -60,15 +69,15 @@ class OptimizerOwner(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         self.updates = self.updates if self.state is None else self.state.step
 
-    def state_in(self, strategy: Strategy) -> OptimizerState | None:
+    def state_in(self, strategy: FitStrategy) -> OptimizerState | None:
         """Return the optimizer's state, from `fit` or from a file; None if it has made no update."""
         own = self.state if self.training is None else self.training.optimizer_state
         return own or strategy.optimizer_state(self)
 
 
-_trained: WeakKeyDictionary[Strategy, OptimizerOwner] = WeakKeyDictionary()
+_trained: WeakKeyDictionary[FitStrategy, OptimizerOwner] = WeakKeyDictionary()
 """The owner for which a strategy keeps the state of an optimizer: that of the newest `fit`."""
-_in_fit: WeakKeyDictionary[Strategy, threading.RLock] = WeakKeyDictionary()
+_in_fit: WeakKeyDictionary[FitStrategy, threading.RLock] = WeakKeyDictionary()
 """Held by the thread that is in a `fit` of a strategy."""
 _models: WeakKeyDictionary[Iterations, ref[Architecture]] = WeakKeyDictionary()
 """The model that an optimizer trains, by the count of its updates."""
@@ -133,9 +142,11 @@ class Fit(msgspec.Struct):
         self.compiled.optimizer.horizon = horizon  # type: ignore[misc]
         values = model.arrays
         optimizer = optimizers.serialize(self.compiled.optimizer)
-        leads = strategy.is_leader or strategy.context.may_lead
+        leads = strategy.context.is_leader or strategy.context.may_lead
         description = describe_if_data(model, self.compiled) if leads else None
-        folders = (callback.resume_from() for callback in (self.callbacks if strategy.is_leader else ()))
+        folders = (
+            callback.resume_from() for callback in (self.callbacks if strategy.context.is_leader else ())
+        )
         feed = Feed(
             batches.batch_size,
             batches.count or 0,
@@ -156,6 +167,7 @@ class Fit(msgspec.Struct):
             first_epoch=epochs.initial_epoch,
             alone=self.alone,
             feed=UNKNOWN if self.alone else feed,
+            constraints=model.network.graph.constraints() if model.has_layers else {},
         )
         if (before := _trained.get(strategy, self.owner)) is not self.owner and before.training is None:
             before.state = before.state_in(strategy)
@@ -165,18 +177,15 @@ class Fit(msgspec.Struct):
         model.arrays = training.weights
         model.stop_training = False
         # A training that a callback has kept goes on, also if this process has made some of its steps before.
-        updates = (0 if problem.resume_from else self.owner.updates) - training.clock.first_step
-        self.compiled.optimizer.iterations.follow(lambda: updates + training.clock.global_step)
+        updates = (0 if problem.resume_from else self.owner.updates) - training.first_step
+        self.compiled.optimizer.iterations.follow(lambda: updates + training.global_step)
         try:
-            limits = model.network.graph.constraints() if model.has_layers else {}
-            if limits and not isinstance(training, PassedOverTraining):
-                training.constrain(limits)
             loop = self._loop(training, epochs)
             loop.begin()
             ranks = [replica.rank for replica in training.replicas]
             streams = batches.streams(ranks, training.cut, self.class_weight)
             trace, activity = strategy.context.trace, strategy.context.activity
-            forecasts = forecasts_of(ranks, training.cut, strategy.num_replicas, epochs.max_steps)
+            forecasts = forecasts_of(ranks, training.cut, strategy.context.num_replicas, epochs.max_steps)
             read_s, begun_s = activity.input_s, time.monotonic()
             with parts_ahead(streams, batches.tuning, forecasts) as parts:
                 loop.run([activity.reading(trace.timed("input", part_of)) for part_of in parts])
@@ -206,7 +215,7 @@ class Fit(msgspec.Struct):
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
         """Print in the leader which share of the training was spent on waiting for batches, if it is much."""
         share = read_s / elapsed_s if elapsed_s else 0.0
-        if self.model.strategy.is_leader and share >= INPUT_BOUND and read_s >= INPUT_BOUND_S:
+        if self.model.strategy.context.is_leader and share >= INPUT_BOUND and read_s >= INPUT_BOUND_S:
             print(
                 f"fit: input-bound: {share:.0%} of each step; dataset.map(..., num_parallel_calls=AUTOTUNE) "
                 "and .prefetch(AUTOTUNE) read ahead",
@@ -236,6 +245,7 @@ class Fit(msgspec.Struct):
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             make_totals=partial(Totals, self.compiled),
             lead=partial(self._lead, training, epochs),
+            weighs_examples=context.weighs_examples,
             activity=context.activity,
         )
 
@@ -243,23 +253,21 @@ class Fit(msgspec.Struct):
         model = self.model
         loss = self.compiled.losses
         sums = model.has_layers and model.network.sums_over_replicas
-        if sums:
-            check_exchange(training)
-        weighs_examples = training.weighs_examples
-        chance = partial(chance_of, model.strategy.seed, training.clock.first_step, training.cut.parts)
+        context = model.strategy.context
+        weighs_examples = context.weighs_examples
+        chance = partial(chance_of, seed_of(context), training.first_step, training.cut.parts)
 
         def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
             drawn = partial(chance, number)
             scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
             of_step = None
             if sums:
-                total = lambda array: np.asarray(replica.all_reduce(ReduceOp.SUM, array))  # noqa: E731
-                of_step = StepSums(total, batch.size if weighs_examples else 1.0)
+                of_step = StepSums(partial(sum_in_step, replica), batch.size if weighs_examples else 1.0)
             return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step)
 
         return make_step
 
-    def _lead(self, training: Training, epochs: Epochs, leader: Leader) -> Leading:
+    def _lead(self, training: Training, epochs: Epochs) -> Leading:
         validates = self.validation is not None
         optimizer = self.compiled.optimizer
         callbacks = self._callbacks(training, epochs, validates)
@@ -267,17 +275,15 @@ class Fit(msgspec.Struct):
             training,
             epochs,
             self.model.strategy.context.activity,
-            EpochLog(training, leader, Totals(self.compiled), self.history),
+            EpochLog(training, Totals(self.compiled), self.history),
             callbacks,
-            Steering(self.model, optimizer, training, leader, holds=validates or bool(self.callbacks)),
-            Handover(callbacks.callbacks, self.model, optimizer, training, leader),
+            Steering(self.model, optimizer, training, holds=validates or bool(self.callbacks)),
+            Handover(callbacks.callbacks, self.model, optimizer, training),
         )
         if self.validation is not None and self.model.strategy.context.validates:
             leading.validate = self._validate(training, self.validation, callbacks)
         elif self.validation is not None:
-            leading.validate = self._leave_to_evaluator(
-                training, leader, epochs, self.validation, leading.log
-            )
+            leading.validate = self._leave_to_evaluator(training, epochs, self.validation, leading.log)
         return leading
 
     def _callbacks(self, training: Training, epochs: Epochs, validates: bool) -> CallbackList:
@@ -305,18 +311,18 @@ class Fit(msgspec.Struct):
         return validate
 
     def _leave_to_evaluator(
-        self, training: Training, leader: Leader, epochs: Epochs, validation: Validation, log: EpochLog
+        self, training: Training, epochs: Epochs, validation: Validation, log: EpochLog
     ) -> Validate:
         """Save each epoch's last step for the evaluator, whose numbers later join the rows of epochs."""
         names = [f"val_{name}" for name in self.compiled.result_names]
 
         def validate(ended: Iterable[int]) -> dict[str, float | None]:
             for epoch, row in list(log.rows.items()):
-                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, training.clock), {})
+                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, training), {})
                 log.record(epoch, row | {f"val_{name}": value for name, value in found.items()})
             if not validation.is_due(ended):
                 return {}
-            leader.save()
+            training.save()
             return dict.fromkeys(names)
 
         return validate
@@ -331,7 +337,7 @@ class Fit(msgspec.Struct):
         if self.validation is None:
             print("the evaluator ends: fit was given no validation_data to evaluate", flush=True)
             raise SystemExit(0)  # else the program would continue with an untrained model
-        followed = model.strategy.checkpoints(self.validation.pace)
+        followed = model.strategy.checkpoints(self.validation.pace, self.history.take)
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variable_specs}
         last: tuple[int, dict[str, float]] | None = None
@@ -353,16 +359,17 @@ class Fit(msgspec.Struct):
             last = checkpoint.global_step, results
         if last is not None:
             self.validation.evaluated(*last, True)
-        self.history.take(model.strategy.followed_rows)
         return self.history
 
 
-def check_exchange(training: Training) -> None:
-    """Raise a `ProgramError` unless all replicas of a step meet within it, or there is only one."""
-    if training.cut.parts > 1 and not all(replica.exchanges for replica in training.replicas):
+def sum_in_step(replica: Replica, array: Array) -> Array:
+    """Return the sum of what the replicas of a step give; raise a `ProgramError` where they do not meet."""
+    try:
+        return np.asarray(replica.all_reduce(ReduceOp.SUM, array))
+    except NoExchangeError:
         raise ProgramError(
             "fit: BatchNormalization(synchronized=True) needs sums over all replicas within a step; expected "
             "a strategy whose replicas compute all parts of a step at the same time (mirrored, "
             "central_storage or multi_worker_mirrored, without backup workers), found one whose replicas do "
             "not; leave out synchronized=True, or choose such a strategy"
-        )
+        ) from None

@@ -18,7 +18,7 @@ from dtrain.errors import InputError
 from dtrain.formats import plain_data
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
-from dtrain.strategies.interface import Leader, Training
+from dtrain.strategies.interface import FitOrder, Training
 from dtrain.training.architecture import Architecture
 
 PLACE = "place"
@@ -64,15 +64,13 @@ class Handover:
         model: Architecture,
         optimizer: Optimizer,
         training: Training,
-        leader: Leader,
     ) -> None:
         self._callbacks = _named(callbacks)
         self._names = {id(callback): name for name, callback in self._callbacks.items()}
         self._model = model
         self._optimizer = optimizer
         self._training = training
-        self._leader = leader
-        self._kept = dict(training.kept)
+        self._kept = dict(training.kept or {})
         self.follows = bool(self._kept)
         place = self._read(PLACE)
         self.place = None if place is None else msgspec.convert(place, HookProgress)
@@ -89,8 +87,8 @@ class Handover:
                 callback.set_state(state)
         anew = [name for name in self._callbacks if states.get(name) is None]
         missing = sorted(states.keys() - self._callbacks.keys())
-        clock = self._training.clock
-        text = f"dtrain: fit: the leader has died; this task leads, from step {clock.global_step + 1} on"
+        training = self._training
+        text = f"dtrain: fit: the leader has died; this task leads, from step {training.global_step + 1} on"
         if anew:
             text += f"; callbacks without a state begin anew: {', '.join(anew)} (see Callback.get_state)"
         if missing:
@@ -98,14 +96,14 @@ class Handover:
         print(text, file=sys.stderr, flush=True)
         if (found := self._read(CHANGES)) is not None:
             self._apply(msgspec.convert(found, _Changes))
-        if clock.finished:  # as the leader before may have ordered
+        if training.finished:  # as the leader before may have ordered
             self._model.stop_training = True
 
     def _apply(self, changes: _Changes) -> None:
         vars(self._optimizer).update(vars(optimizers.from_config(changes.optimizer)))
         self._model.stop_training = changes.stop
         # Where a step was made since, the strategy had been told.
-        if changes.weights and changes.step == self._training.clock.global_step:
+        if changes.weights and changes.step == self._training.global_step:
             self._model.arrays = {**self._training.weights, **changes.weights}
 
     def _read(self, name: str) -> Any:
@@ -119,7 +117,7 @@ class Handover:
 
     def store(self, place: HookProgress | None, called: Iterable[Callback]) -> None:
         """Keep a position in an epoch's hooks, the states of callbacks that were called, and all changes."""
-        if self._leader.keeps:
+        if self._training.kept is not None:
             at = {} if place is None else {PLACE: plain_data.encode(asdict(place))}
             self._store(
                 {
@@ -130,18 +128,18 @@ class Handover:
             )
 
     def keep_states(self, called: Iterable[Callback]) -> None:
-        if self._leader.keeps:
+        if self._training.kept is not None:
             self._store(self._states(called))
 
     def clear_changes(self) -> None:
         """Forget the changes, of which the strategy knows now."""
-        if self._leader.keeps:
+        if self._training.kept is not None:
             self._store({CHANGES: plain_data.encode(None)})
 
     def _store(self, entries: Mapping[str, bytes]) -> None:
         new = {name: entry for name, entry in entries.items() if self._kept.get(name) != entry}
         if new:
-            self._leader.keep(new)
+            self._training.order(FitOrder(kept=new))
             self._kept.update(new)
 
     def _states(self, called: Iterable[Callback]) -> dict[str, bytes]:
@@ -161,7 +159,7 @@ class Handover:
         known = self._training.weights
         assigned = {name: value for name, value in model.arrays.items() if value is not known.get(name)}
         config = optimizers.serialize(self._optimizer)
-        return _Changes(self._training.clock.global_step, config, model.stop_training, assigned)
+        return _Changes(self._training.global_step, config, model.stop_training, assigned)
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:

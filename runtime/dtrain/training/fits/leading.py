@@ -1,7 +1,7 @@
 """The leader's part of the training loop: epochs with their numbers, callbacks, validation, changes.
 
 A task has it from the beginning, or from the step at which the leader before it has died
-(`Training.leader`). Epochs are counted in global steps, which mean the same in every strategy and for any
+(`Training.leads`). Epochs are counted in global steps, which mean the same in every strategy and for any
 number of replicas.
 """
 
@@ -24,7 +24,7 @@ from dtrain.messages import Row
 from dtrain.runs.ledger import CHECKPOINT
 from dtrain.runs.self_report import Activity
 from dtrain.runs.trial_reports import EVALUATED, TRAINED, append_report, prune_is_ordered
-from dtrain.strategies.interface import ConfigChange, Leader, Replica, StepClock, Training
+from dtrain.strategies.interface import Compute, FitOrder, Stepped, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.evaluation import Totals
@@ -40,7 +40,6 @@ class EpochLog(msgspec.Struct):
     """
 
     training: Training
-    leader: Leader
     totals: Totals
     history: History
     rows: dict[int, Row] = msgspec.field(default_factory=dict)
@@ -53,13 +52,13 @@ class EpochLog(msgspec.Struct):
 
     def results(self, epoch: int) -> dict[str, float]:
         """Return the means over all contributions to an epoch that are known so far."""
-        return self.totals.results_of([sums for number, sums in self.leader.tally if number == epoch])
+        return self.totals.results_of([sums for number, sums in self.training.tally if number == epoch])
 
     def record(self, epoch: int, results: Mapping[str, Any]) -> None:
         row = {name: _plain(value) for name, value in results.items()}
         if self.rows.get(epoch) != row:
             self.rows[epoch] = row
-            self.leader.record(next(reversed(self.rows)) + 1, {epoch: row})
+            self.training.order(FitOrder(rows={epoch: row}, open_from=next(reversed(self.rows)) + 1))
 
     @property
     def lost(self) -> int | None:
@@ -90,7 +89,6 @@ class Steering(msgspec.Struct):
     model: Architecture
     optimizer: Optimizer
     training: Training
-    leader: Leader
     holds: bool
     _told: dict[str, Any] = msgspec.field(default_factory=dict)
     _until: int | None = None
@@ -98,7 +96,7 @@ class Steering(msgspec.Struct):
 
     def __post_init__(self) -> None:
         """Adopt the numbers that are in force, in a leader that was started again."""
-        vars(self.optimizer).update(vars(optimizers.from_config(self.leader.optimizer)))
+        vars(self.optimizer).update(vars(optimizers.from_config(self.training.optimizer)))
 
     @contextmanager
     def without_effect(self) -> Iterator[None]:
@@ -138,12 +136,12 @@ class Steering(msgspec.Struct):
         model = self.model
         training = self.training
         assigned = None if model.arrays is training.weights else model.arrays
-        if training.clock.finished and assigned is None:
+        if training.finished and assigned is None:
             return
         self._told = dict(vars(self.optimizer))
         self._stop_told = model.stop_training
-        self.leader.control(
-            ConfigChange(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
+        training.order(
+            FitOrder(optimizers.serialize(self.optimizer), model.stop_training, assigned, self._until)
         )
         model.arrays = training.weights
 
@@ -190,16 +188,16 @@ class Epochs(msgspec.Struct, frozen=True):
     def max_steps(self) -> int:
         return (self.epochs - self.initial_epoch) * self.steps_per_epoch
 
-    def epoch_at(self, step: int, clock: StepClock) -> int:
+    def epoch_at(self, step: int, training: Training) -> int:
         """Return the epoch of the step after this one."""
-        return self.initial_epoch + (step - clock.first_step) // self.steps_per_epoch
+        return self.initial_epoch + (step - training.first_step) // self.steps_per_epoch
 
-    def last_step(self, epoch: int, clock: StepClock) -> int:
-        return clock.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
+    def last_step(self, epoch: int, training: Training) -> int:
+        return training.first_step + (epoch + 1 - self.initial_epoch) * self.steps_per_epoch
 
-    def number(self, step: int, clock: StepClock) -> int:
+    def number(self, step: int, training: Training) -> int:
         """Return the epoch of a global step, which is counted from 1."""
-        return self.epoch_at(step - 1, clock)
+        return self.epoch_at(step - 1, training)
 
 
 Validate = Callable[[range], Mapping[str, float | None]]
@@ -259,9 +257,9 @@ class Leading:
         place = self._left_at
         if place is None:
             # In a restarted leader it is the first epoch that its predecessor did not end.
-            clock = self.training.clock
+            training = self.training
             ended = max(self.log.rows, default=self.epochs.initial_epoch - 1)
-            epoch = min(self.epochs.epoch_at(clock.global_step, clock), ended + 1)
+            epoch = min(self.epochs.epoch_at(training.global_step, training), ended + 1)
             self.begin_epoch(epoch)
             return epoch
         if not place.ends:
@@ -273,12 +271,12 @@ class Leading:
     # Epochs
 
     def begin_epoch(self, epoch: int) -> None:
-        """Begin an epoch; no step of it starts before the leader releases it (`Leader.control`)."""
+        """Begin an epoch; no step of it starts before the leader releases it (`FitOrder.until`)."""
         if epoch >= self.epochs.epochs:
             return
         self.open = True
         self._call_each(epoch, False, lambda callback: callback.on_epoch_begin(epoch, {}))
-        self.steering.begin_epoch(self.epochs.last_step(epoch, self.training.clock))
+        self.steering.begin_epoch(self.epochs.last_step(epoch, self.training))
         self.handover.clear_changes()
 
     def end_epochs(self, epoch: int, reached: int) -> None:
@@ -323,7 +321,7 @@ class Leading:
         numbers = {name: value for name, value in plain.items() if isinstance(value, float)}
         trained = {name: value for name, value in numbers.items() if not name.startswith("val_")}
         validated = {name[4:]: value for name, value in numbers.items() if name.startswith("val_")}
-        last_step = self.epochs.last_step(epoch, self.training.clock)
+        last_step = self.epochs.last_step(epoch, self.training)
         append_report(last_step, trained, TRAINED)
         append_report(last_step, validated, EVALUATED)
         self.steering.obey()
@@ -352,37 +350,32 @@ class Leading:
         self.steering.goes_back()
         self.begin_epoch(epoch)
 
-    def conclude(self) -> bool:
+    def conclude(self, compute: Compute) -> bool:
+        """Return whether the last step is saved; if not, training has gone back to a checkpoint."""
         before = self.activity.sheet.to(CHECKPOINT)
         with self.activity.busy("the last checkpoint"):
-            concluded = self.training.leader is not None and self.training.leader.conclude()
+            concluded = self.training.step(compute) is Stepped.ENDED
         self.activity.sheet.to(before)
         return concluded
 
     # Batches
 
-    def begin_batch(self, replica: Replica, number: int) -> bool:
-        """Call the hooks of a batch that begins; return False if a callback has stopped training."""
-        clock = self.training.clock
-        self.call_batch("on_train_batch_begin", clock.global_step + 1, {})
-        return not clock.finished and replica.next_batch() == number
-
     def refuse_batch(self, loss: float) -> None:
         """Call the hook of a batch whose gradient was refused, with its own loss beside the epoch's means."""
-        step = self.training.clock.global_step + 1
-        means = self.log.results(self.epochs.number(step, self.training.clock))
+        step = self.training.global_step + 1
+        means = self.log.results(self.epochs.number(step, self.training))
         self.call_batch("on_train_batch_end", step, {**means, "loss": loss})
 
     def call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """Call a hook of batches for a global step; by default with the epoch's means so far."""
-        clock = self.training.clock
-        epoch = self.epochs.number(step, clock)
+        training = self.training
+        epoch = self.epochs.number(step, training)
 
         def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
             return self.log.results(epoch) if numbers is None else numbers
 
         with self.activity.busy(hook):
-            in_epoch = (step - clock.first_step - 1) % self.epochs.steps_per_epoch
+            in_epoch = (step - training.first_step - 1) % self.epochs.steps_per_epoch
             called = self.callbacks.call_batch(hook, in_epoch, logs)
         self.steering.tell_changes()
         self.handover.keep_states(called)
