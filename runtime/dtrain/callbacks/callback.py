@@ -174,19 +174,20 @@ class CallbackList:
         for callback in self.callbacks:
             getattr(callback, hook)(*arguments)
 
-    def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> Sequence[Callback]:
-        """Call a hook of batches of the callbacks that have it, and return these; `logs` is computed only for
-        them.
-        """
+    def listeners(self, hook: str) -> Sequence[Callback]:
+        """Return the callbacks that have a hook of batches."""
         listeners = self._listeners.get(hook)
         if listeners is None:
             listeners = [callback for callback in self.callbacks if _has(callback, hook)]
             self._listeners[hook] = listeners
-        if listeners:
+        return listeners
+
+    def call_batch(self, hook: str, batch: int, logs: Callable[[], Logs]) -> None:
+        """Call a hook of batches of the callbacks that have it; `logs` is computed only for them."""
+        if listeners := self.listeners(hook):
             numbers = logs()
             for callback in listeners:
                 getattr(callback, hook)(batch, numbers)
-        return listeners
 
 
 def _has(callback: Callback, hook: str) -> bool:

@@ -108,15 +108,22 @@ class Timesheet:
         self._numbers[_BEGUN_S] = self._numbers[_SINCE_S] = self._since_s
         self._numbers[_STATE], self._numbers[_FORMAT] = START, FORMAT
 
-    def to(self, state: int) -> int:
-        """Begin to count seconds for a state; return the state before."""
+    def to(self, state: int, now_s: float | None = None) -> int:
+        """Begin to count seconds for a state, from a moment on (None: now); return the state before."""
         before = self._state
         if state != before:
-            numbers, now_s = self._numbers, self._clock()
+            if now_s is None:
+                now_s = self._clock()
+            numbers = self._numbers
             numbers[before] += now_s - self._since_s
             numbers[_STATE] = self._state = state
             numbers[_SINCE_S] = self._since_s = now_s
         return before
+
+    @property
+    def dealt_s(self) -> float:
+        """When the replica last had a part computed, or its verdict."""
+        return self._since_s if self._state == OTHER else self._asked_s
 
     def waits(self, *, on: bool) -> bool:
         """Note that the replica waits for others, or does so no more; return whether it did so before.
@@ -158,23 +165,31 @@ class Timesheet:
 
         `accepted`: how many of them count, if there are several and not all of them do.
         """
-        self.to(OTHER)
         self._parts += 1
         if verdict is Verdict.PENDING:
+            self.to(OTHER)
             return
+        numbers, state, now_s = self._numbers, self._state, self._clock()
+        seconds = numbers[COMPUTE]
+        if state == COMPUTE:
+            seconds += now_s - self._since_s
+        else:
+            numbers[state] += now_s - self._since_s
+        numbers[_STATE] = self._state = OTHER
+        numbers[_SINCE_S] = self._since_s = now_s
         cause = GOOD if verdict is Verdict.ACCEPTED else self._verdicts[verdict]
         if cause == _ROLLED_BACK or version < self._version:
             self._return_to(version - (cause == GOOD))
-        numbers, parts = self._numbers, self._parts
-        seconds, numbers[COMPUTE], self._parts = numbers[COMPUTE], 0.0, 0
+        parts, self._parts = self._parts, 0
+        numbers[COMPUTE] = 0.0
         if cause == GOOD and 0 < accepted < parts:  # of several parts to one version
             numbers[_LATE] += seconds * (parts - accepted) / parts
             seconds *= accepted / parts
         numbers[cause] += seconds
         if cause == GOOD:
             self._version = version
-            if self._since_s >= self._marked_s + _MARKED_AFTER_S:
-                self._mark(version, self._since_s)
+            if now_s >= self._marked_s + _MARKED_AFTER_S:
+                self._mark(version, now_s)
 
     def waited_for(self, seconds: Mapping[str, float]) -> None:
         """Write down by whom the waits are, those that took longest."""

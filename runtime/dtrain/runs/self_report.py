@@ -24,7 +24,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.ledger import INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
+from dtrain.runs.ledger import COMPUTE, INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
 
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
@@ -151,7 +151,6 @@ class Activity:
     """The account of one task, written by the thread that trains.
 
     Attributes:
-        at_s: when it last dealt with a batch, by the machine's monotonic clock.
         input_s: for how long it has waited for the batches that were read so far.
         reading_since_s: since when it waits for the one that is read now; None: it does not.
         sheets: the timesheets of its replicas.
@@ -160,7 +159,7 @@ class Activity:
     def __init__(self) -> None:
         self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic, Cause.LATE)]
         self._here: dict[int, Timesheet] = {}
-        self.at_s = time.monotonic()
+        self._beat_s = time.monotonic()
         self.busy_with: str | None = None
         self.input_s = 0.0
         self.reading_since_s: float | None = None
@@ -170,7 +169,12 @@ class Activity:
         return self.input_s + (max(0.0, now_s - since_s) if since_s is not None else 0.0)
 
     def beat(self) -> None:
-        self.at_s = time.monotonic()
+        self._beat_s = time.monotonic()
+
+    @property
+    def at_s(self) -> float:
+        """When it last dealt with a batch, by the machine's monotonic clock."""
+        return max(self._beat_s, *(sheet.dealt_s for sheet in self.sheets))
 
     def after(self, call: Callable[P, R]) -> Callable[P, R]:
         @wraps(call)
@@ -196,16 +200,16 @@ class Activity:
     def reading(self, read: Callable[P, R]) -> Callable[P, R]:
         @wraps(read)
         def timed(*arguments: P.args, **named: P.kwargs) -> R:
-            before = self.sheet.to(INPUT)
+            sheet = self.sheet
             begun_s = self.reading_since_s = time.monotonic()
+            before = sheet.to(INPUT, begun_s)
             try:
                 return read(*arguments, **named)
             finally:
-                self.beat()
-                self.input_s += self.at_s - begun_s
+                self._beat_s = now_s = time.monotonic()
+                self.input_s += now_s - begun_s
                 self.reading_since_s = None
-                if before != OTHER:  # else computing is next
-                    self.sheet.to(before)
+                sheet.to(COMPUTE if before == OTHER else before, now_s)
 
         return timed
 

@@ -241,7 +241,7 @@ class Fit(msgspec.Struct):
             training,
             epochs,
             make_step=self._make_step(training),
-            train_step=context.activity.after(context.trace.timed("compute", self.train_step)),
+            train_step=context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
             make_totals=partial(Totals, self.compiled),
             lead=partial(self._lead, training, epochs),

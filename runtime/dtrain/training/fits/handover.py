@@ -127,8 +127,8 @@ class Handover:
                 }
             )
 
-    def keep_states(self, called: Iterable[Callback]) -> None:
-        if self._training.kept is not None:
+    def keep_states(self, called: Sequence[Callback]) -> None:
+        if called and self._training.kept is not None:
             self._store(self._states(called))
 
     def clear_changes(self) -> None:

@@ -368,14 +368,13 @@ class Leading:
 
     def call_batch(self, hook: str, step: int, numbers: dict[str, float] | None = None) -> None:
         """Call a hook of batches for a global step; by default with the epoch's means so far."""
-        training = self.training
-        epoch = self.epochs.number(step, training)
-
-        def logs() -> dict[str, float]:  # called only for a listener, which may read the weights
-            return self.log.results(epoch) if numbers is None else numbers
-
-        with self.activity.busy(hook):
+        if listeners := self.callbacks.listeners(hook):
+            training = self.training
+            epoch = self.epochs.number(step, training)
             in_epoch = (step - training.first_step - 1) % self.epochs.steps_per_epoch
-            called = self.callbacks.call_batch(hook, in_epoch, logs)
+            with self.activity.busy(hook):
+                self.callbacks.call_batch(
+                    hook, in_epoch, lambda: self.log.results(epoch) if numbers is None else numbers
+                )
         self.steering.tell_changes()
-        self.handover.keep_states(called)
+        self.handover.keep_states(listeners)
