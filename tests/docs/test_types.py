@@ -8,7 +8,9 @@ import pytest
 from docs.pages import ROOT, blocks, name
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-OWN_STRATEGY = ROOT / "tests" / "strategies" / "averaging.py"
+OWN_STRATEGIES = [
+    ROOT / "tests" / "strategies" / f"{name}.py" for name in ("averaging", "every_second", "two_models")
+]
 
 
 def test_every_program_and_every_example_is_typed(tmp_path):
@@ -19,7 +21,7 @@ def test_every_program_and_every_example_is_typed(tmp_path):
         page = name(block.page).removesuffix(".md").replace("/", "_")
         programs.append(tmp_path / f"program_{page}_{block.line}.py")
         programs[-1].write_text(block.text)
-    for path in (*EXAMPLES, OWN_STRATEGY):
+    for path in (*EXAMPLES, *OWN_STRATEGIES):
         programs.append(shutil.copy(path, tmp_path))
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", ROOT / "pyproject.toml", *programs]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -35,7 +35,7 @@ LIVED = [
         "begun = self.next // self.parts",
         says="with another number of parts, a batch that was begun is dealt twice (once: start = min(lanes))",
     ),
-    bug(LEADER, "ServerLeader.keep_changes", "*", says="drop repeat_in"),
+    bug(LEADER, "LeaderTraining.keep_changes", "*", says="drop repeat_in"),
     bug(
         "roles/chief/driver.py",
         "Keeper._begin_term",

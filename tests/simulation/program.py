@@ -30,8 +30,8 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import FitOrder, Problem, Stepped, TurnReplica
-from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
-from dtrain.strategies.parameter_server.training import ServerTraining
+from dtrain.strategies.parameter_server.opening import LeadingTask, open_training
+from dtrain.strategies.parameter_server.training import ServerTraining, TrainingParts
 from dtrain.training.parts import Part
 
 CONNECT_S = 60.0

@@ -42,6 +42,6 @@ class AveragingStrategy(LocalStrategy):
     def __init__(self, replicas: int) -> None:
         super().__init__(replicas=replicas)
 
-    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+    def make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         held: dict[int, Contribution] = {}
         return [AveragingReplica(training, rank, held) for rank in range(self.context.num_replicas)]

@@ -80,7 +80,7 @@ class MirroringStrategy(AveragingStrategy):
 
     kind = ThreadsTraining
 
-    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+    def make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         meeting = Meeting(self.context.num_replicas)
         assert isinstance(training, ThreadsTraining)
         training.abort = meeting.abort

@@ -16,7 +16,8 @@ from dtrain.runs.reporting import mean_staleness
 from dtrain.runs.trace import NO_TRACE
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import FitOrder
-from dtrain.strategies.parameter_server.opening import TrainingParts, open_training
+from dtrain.strategies.parameter_server.opening import open_training
+from dtrain.strategies.parameter_server.training import TrainingParts
 from dtrain.wire.frames import Frame
 
 ORDERED = optimizers.serialize(optimizers.SGD(0.125))

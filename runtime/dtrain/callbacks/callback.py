@@ -16,7 +16,7 @@ class Callback:
 
     A callback steers training as in Keras: it sets ``self.model.stop_training = True`` or
     ``self.model.optimizer.learning_rate``, or calls ``self.model.set_weights``. Its changes hold from the
-    next step on (see `dtrain.strategies.interface.Leader.control`).
+    next step on (see `dtrain.strategies.interface.FitOrder`).
 
     Attributes:
         model: set before training begins.

@@ -190,12 +190,10 @@ class Activity:
         """The timesheet of the replica that this thread computes."""
         return self._here.get(threading.get_ident(), self.sheets[0]) if self._here else self.sheets[0]
 
-    def computes(self, replica: int) -> Timesheet:
-        """Note which of the task's replicas this thread computes, and return its timesheet."""
-        if len(self.sheets) == 1:
-            return self.sheets[0]
-        sheet = self._here[threading.get_ident()] = self.sheets[replica % len(self.sheets)]
-        return sheet
+    def computes(self, replica: int) -> None:
+        """Note which of the task's replicas this thread computes."""
+        if len(self.sheets) > 1:
+            self._here[threading.get_ident()] = self.sheets[replica % len(self.sheets)]
 
     def reading(self, read: Callable[P, R]) -> Callable[P, R]:
         @wraps(read)

@@ -280,21 +280,26 @@ class Training(Protocol):
     @property
     def optimizer(self) -> dict[str, Any]:
         """The rule that was in force when this task began to lead, as `optimizers.serialize` makes it."""
+        return {}
 
     @property
     def tally(self) -> Open:
         """The sums of the epochs that are not recorded, as of this task's weights."""
+        return ()
 
     def order(self, order: FitOrder) -> None:
         """Change how training goes on, everywhere from one version on, or keep something for all tasks."""
+        return
 
     def save(self, directory: Path | None = None) -> None:
         """Write a checkpoint of this moment: one of the run's own, if the run has any; or into a folder of
         its own, in the place of the one before.
         """
+        return
 
     def close(self, error: BaseException | None = None) -> None:
         """End it: training is over; or given up, because of `error`."""
+        return
 
 
 class TurnReplica(Replica, Protocol):

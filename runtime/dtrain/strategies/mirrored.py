@@ -75,7 +75,7 @@ class ThreadsStrategy(LocalStrategy):
     def _even(self) -> bool:
         return self.training.has_backups(self.training.replicas)
 
-    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+    def make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         """Make the replicas of a training, and let a failure of one end the others."""
         by_one = isinstance(self.training, CentralStorageSection)
         shared = SharedTraining(training, self.training, self.training.replicas, by_one=by_one)

@@ -14,8 +14,8 @@ from dtrain.errors import CheckpointError
 from dtrain.messages import Row
 from dtrain.parameters import placement
 from dtrain.roles.chief.start import restored, saved_rows
-from dtrain.state.fit_state import FitState, Open
-from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped, Training
+from dtrain.state.fit_state import FitState
+from dtrain.strategies.interface import Compute, Problem, Stepped, Training
 from dtrain.types import Array
 
 
@@ -31,7 +31,6 @@ class PassedOverTraining(Training):
     global_step = 0
     leads = True
     finished = True
-    tally: Open = ()
 
     def __init__(self, problem: Problem, fit: int, directory: Path, *, leads: bool = True) -> None:
         self.leads = leads
@@ -58,15 +57,6 @@ class PassedOverTraining(Training):
 
     def step(self, compute: Compute) -> Stepped:
         return Stepped.ENDED
-
-    def order(self, order: FitOrder) -> None:
-        """Change nothing: training has ended, and its epochs are recorded."""
-
-    def save(self, directory: Path | None = None) -> None:
-        """Save nothing: there is nothing to go on from."""
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Do nothing: there is nothing to end."""
 
 
 def _newest(problem: Problem, fit: int, directory: Path) -> tuple[Path | None, Mapping[str, Array] | None]:

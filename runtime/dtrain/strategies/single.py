@@ -50,7 +50,7 @@ class SingleStrategy(LocalStrategy):
         pipelines = pipelines_of(assignment, self._beginnings.folder)
         self.context = replace(self.context, pipelines=pipelines)
 
-    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+    def make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         return [SingleReplica(training)]
 
     def coordinate(self) -> "Coordination":

@@ -39,7 +39,6 @@ class BackupDriver:
     """One replica; the methods with the same names are those of `CollectiveDriver`."""
 
     across: None = None
-    exchanges = False
 
     def __init__(
         self,

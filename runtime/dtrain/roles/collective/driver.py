@@ -33,13 +33,10 @@ class CollectiveDriver:
     """One replica.
 
     Attributes:
-        exchanges: whether all parts of a step are computed at the same time.
         round: attempts at a step that are over.
         values: every dense variable, in the memory of all. Not to be written.
         made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
-
-    exchanges = True
 
     def __init__(
         self,

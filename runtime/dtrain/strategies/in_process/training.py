@@ -302,7 +302,7 @@ class LocalStrategy(Strategy):
         """Whether a step does without its last replicas, so that all parts of a batch are of one size."""
         return False
 
-    def _make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
+    def make_replicas(self, training: LocalTraining) -> Sequence[TurnReplica]:
         """Return the replicas of a training that begins."""
         return []
 
@@ -327,7 +327,7 @@ class LocalStrategy(Strategy):
         training = self.last = self.kind(start, section, self.reporter, shared=self.shares)
         training.constraints = problem.constraints
         beginnings.last = training.state
-        training.replicas = self._make_replicas(training)
+        training.replicas = self.make_replicas(training)
         self._save_and_report(training, start, resumes=resumes)
         return training
 

@@ -3,11 +3,9 @@
 The parts of one call are put together from the lowest to the highest.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-
-import msgspec
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import AsyncSection, CheckpointSection, ServerSection, SynchronousSection, SyncSection
@@ -19,7 +17,6 @@ from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.driver import Keeper, KeeperParts, LeaderDriver
 from dtrain.roles.chief.machine import Beginning, beginning
-from dtrain.roles.chief.order_driver import OrderDriver
 from dtrain.roles.chief.start import fetch_newest, restored, saved_generation
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
@@ -29,9 +26,8 @@ from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.feed import UNKNOWN
 from dtrain.strategies.beginnings import Beginnings, told_of
-from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import Problem
-from dtrain.strategies.parameter_server.training import Failures, ServerLeader, ServerReplica, ServerTraining
+from dtrain.strategies.parameter_server.training import LeaderTraining, ServerTraining, TrainingParts
 from dtrain.wire.connecting import ConnectTask, arrays_to_send
 
 
@@ -146,99 +142,16 @@ class LeadingTask:
             self._leader = None
 
 
-class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of one call of `fit`.
-
-    Attributes:
-        number: of the call of `fit`.
-        link: the task's lease.
-        keeper: the leader's; None in other tasks.
-        host: the server that hosts the control plane.
-        connect_s: how long a server may take to be there at first.
-        patience_s: how long one may be away later.
-        sequence: the number of the last push of this process.
-        on_close: called when training ends.
-    """
-
-    number: int
-    plan: Plan
-    context: TaskContext
-    section: ServerSection
-    link: HeartbeatLink
-    keeper: Keeper | None
-    host: int
-    connect: ConnectTask
-    connect_s: float
-    patience_s: float
-    reporter: Reporter
-    sequence: int
-    steps_per_epoch: int
-    checkpoint_folder: Path | None
-    on_close: Callable[[ServerTraining], None]
-    clock: Clock = SYSTEM
-
-
 def open_training(parts: TrainingParts) -> ServerTraining:
     """Connect to the servers, get the first values, and, as the leader, learn what is in force.
 
     Raises:
         PeerError: a server is gone for good, or will not have this task.
     """
-    section = parts.section
-    context = parts.context
-    reporter = parts.reporter
-    keeper = parts.keeper
-    failures = Failures(parts.link, keeper)
     driver, gradients = _driver(parts)
-    machine = driver.machine
-    weights = driver.weights
-    orders = None
-    if keeper is not None:
-        orders = OrderDriver(
-            parts.plan.servers,
-            parts.number,
-            parts.link.incarnation,
-            parts.connect,
-            parts.patience_s,
-            parts.clock,
-            host=parts.host,
-        )
-
-    def abort(reason: str) -> None:
-        driver.abort(reason)
-        if orders is not None:
-            orders.abort(reason)
-
-    parts.link.on_failure = abort
-    if keeper is not None:
-        keeper.on_failure = abort
-        keeper.own_step = lambda: (machine.term, machine.global_step)
-    reporter.status.stale_gradients = 0
-    driver.start()
-    leader = None
-    if keeper is not None and orders is not None and parts.checkpoint_folder is not None:
-        leader = ServerLeader(
-            parts.plan, weights, driver, orders, keeper, failures, reporter, parts.checkpoint_folder
-        )
-    reporter.status.max_steps = machine.max_steps
-    reporter.progress(machine.global_step)
-    reporter.running()
-    reporter.bytes_moved = lambda: driver.bytes_moved
-    replicas = (
-        [ServerReplica(context.rank, driver, gradients, weights, section, reporter, failures, leader)]
-        if context.rank >= 0
-        else []
-    )
-    return ServerTraining(
-        driver,
-        weights,
-        replicas,
-        leader,
-        reporter,
-        cut=machine.cut,
-        steps_per_epoch=parts.steps_per_epoch,
-        on_close=parts.on_close,
-    )
+    training = ServerTraining(parts, driver) if parts.keeper is None else LeaderTraining(parts, driver)
+    training.begin(gradients)
+    return training
 
 
 def _driver(parts: TrainingParts) -> tuple[ReplicaDriver, ReplicaMemory]:

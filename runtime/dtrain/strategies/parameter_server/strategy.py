@@ -22,8 +22,8 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.parameter_server.opening import LeadingTask, TrainingParts, open_training
-from dtrain.strategies.parameter_server.training import ServerTraining
+from dtrain.strategies.parameter_server.opening import LeadingTask, open_training
+from dtrain.strategies.parameter_server.training import ServerTraining, TrainingParts
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops

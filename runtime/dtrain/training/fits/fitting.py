@@ -122,9 +122,13 @@ class Fit(msgspec.Struct):
                         "computes later; monitor another one, or set training.validation: leader"
                     )
 
+    @property
+    def strategy(self) -> FitStrategy:
+        return self.model.strategy
+
     def run(self, batches: Batches, epochs: Epochs) -> History:
         """Train to the last step; raise an `InputError` if another thread of this process is in a `fit`."""
-        in_fit = _in_fit.setdefault(self.model.strategy, threading.RLock())  # a callback may call fit
+        in_fit = _in_fit.setdefault(self.strategy, threading.RLock())  # a callback may call fit
         if not in_fit.acquire(blocking=False):
             raise InputError(
                 "fit: another thread of this process is in a fit, and there is one strategy in a process; "
@@ -136,8 +140,7 @@ class Fit(msgspec.Struct):
             in_fit.release()
 
     def _run(self, batches: Batches, epochs: Epochs) -> History:
-        model = self.model
-        strategy = model.strategy
+        model, strategy = self.model, self.strategy
         horizon = int(self.compiled.optimizer.iterations) + epochs.max_steps
         self.compiled.optimizer.horizon = horizon  # type: ignore[misc]
         values = model.arrays
@@ -215,7 +218,7 @@ class Fit(msgspec.Struct):
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
         """Print in the leader which share of the training was spent on waiting for batches, if it is much."""
         share = read_s / elapsed_s if elapsed_s else 0.0
-        if self.model.strategy.context.is_leader and share >= INPUT_BOUND and read_s >= INPUT_BOUND_S:
+        if self.strategy.context.is_leader and share >= INPUT_BOUND and read_s >= INPUT_BOUND_S:
             print(
                 f"fit: input-bound: {share:.0%} of each step; dataset.map(..., num_parallel_calls=AUTOTUNE) "
                 "and .prefetch(AUTOTUNE) read ahead",
@@ -236,7 +239,7 @@ class Fit(msgspec.Struct):
 
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
         model = self.model
-        context = model.strategy.context
+        context = self.strategy.context
         return TrainingLoop(
             training,
             epochs,
@@ -253,7 +256,7 @@ class Fit(msgspec.Struct):
         model = self.model
         loss = self.compiled.losses
         sums = model.has_layers and model.network.sums_over_replicas
-        context = model.strategy.context
+        context = self.strategy.context
         weighs_examples = context.weighs_examples
         chance = partial(chance_of, seed_of(context), training.first_step, training.cut.parts)
 
@@ -274,13 +277,13 @@ class Fit(msgspec.Struct):
         leading = Leading(
             training,
             epochs,
-            self.model.strategy.context.activity,
+            self.strategy.context.activity,
             EpochLog(training, Totals(self.compiled), self.history),
             callbacks,
             Steering(self.model, optimizer, training, holds=validates or bool(self.callbacks)),
             Handover(callbacks.callbacks, self.model, optimizer, training),
         )
-        if self.validation is not None and self.model.strategy.context.validates:
+        if self.validation is not None and self.strategy.context.validates:
             leading.validate = self._validate(training, self.validation, callbacks)
         elif self.validation is not None:
             leading.validate = self._leave_to_evaluator(training, epochs, self.validation, leading.log)
@@ -318,7 +321,7 @@ class Fit(msgspec.Struct):
 
         def validate(ended: Iterable[int]) -> dict[str, float | None]:
             for epoch, row in list(log.rows.items()):
-                found = self.model.strategy.evaluations.get(epochs.last_step(epoch, training), {})
+                found = self.strategy.evaluations.get(epochs.last_step(epoch, training), {})
                 log.record(epoch, row | {f"val_{name}": value for name, value in found.items()})
             if not validation.is_due(ended):
                 return {}
@@ -337,7 +340,7 @@ class Fit(msgspec.Struct):
         if self.validation is None:
             print("the evaluator ends: fit was given no validation_data to evaluate", flush=True)
             raise SystemExit(0)  # else the program would continue with an untrained model
-        followed = model.strategy.checkpoints(self.validation.pace, self.history.take)
+        followed = self.strategy.checkpoints(self.validation.pace, self.history.take)
         model.build_for(self.validation.batches)
         expected = {spec.name: spec.shape for spec in model.variable_specs}
         last: tuple[int, dict[str, float]] | None = None
@@ -352,7 +355,7 @@ class Fit(msgspec.Struct):
             self.compiled.optimizer.iterations.assign(checkpoint.updates)
             results = self.evaluate(model.arrays, self.validation.once(), NO_CALLBACKS)
             print(f"evaluation at step {checkpoint.global_step} - {numbers(results)}", flush=True)
-            model.strategy.evaluated(checkpoint.global_step, results)
+            self.strategy.evaluated(checkpoint.global_step, results)
             if checkpoint.global_step:  # what has learned nothing is no result of a trial
                 append_report(checkpoint.global_step, results, EVALUATED)
             self.validation.evaluated(checkpoint.global_step, results, False)
