@@ -123,3 +123,20 @@ def test_an_interrupt_of_the_program_ends_the_waits_of_all():
     finally:
         signal.signal(signal.SIGINT, before)
     assert not threads()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_batch_whose_gradients_are_refused_ends_as_the_batch_that_it_is(replicas):
+    """It is begun again, as another batch takes its step."""
+    seen = []
+    note = dt.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs: seen.append(("begin", batch)),
+        on_train_batch_end=lambda batch, logs: seen.append(("end", batch)),
+    )
+    x, y = np.ones((12, 2), np.float32), np.ones((12, 1), np.float32)
+    x[4:8] = np.nan
+    with dt.MirroredStrategy([f"CPU:{rank}" for rank in range(replicas)]).scope():
+        model = dt.Sequential([dt.layers.Dense(1, input_shape=(2,))])
+        model.compile("sgd", "mse")
+    model.fit(x, y, batch_size=4, shuffle=False, verbose=0, callbacks=[note])
+    assert seen == [(what, batch) for batch in (0, 1, 1, 2) for what in ("begin", "end")]

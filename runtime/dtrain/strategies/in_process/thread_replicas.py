@@ -205,7 +205,8 @@ class ThreadsTraining(LocalTraining):
             return Stepped.MADE
         if not threads.all_idle or Verdict.PENDING in self._verdicts:
             return Stepped.PENDING
-        return Stepped.REFUSED if Verdict.REFUSED in self._verdicts else Stepped.NOTHING
+        refused = any(self._verdicts[each] is Verdict.REFUSED for each in dealt)
+        return Stepped.REFUSED if refused else Stepped.NOTHING
 
     def _commit_part(self, replica: int, computes: Callable[[], Outcome]) -> None:
         self._verdicts[replica] = computes().verdict
