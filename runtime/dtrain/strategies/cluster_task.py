@@ -198,11 +198,12 @@ class ClusterTask:
     # The evaluator
 
     def follow(
-        self, link: HeartbeatLink, pace: Pace, fit: int, ended: Ended
+        self, join: Callable[[], HeartbeatLink], pace: Pace, fit: int, ended: Ended
     ) -> Iterator[EvaluatedCheckpoint]:
-        """Yield checkpoints of a call of `fit` and give its rows to `ended` at the end."""
+        """Yield checkpoints of a call of `fit`, and give its rows to `ended` at the end, after `join`."""
         from dtrain.roles.evaluator.driver import FollowedRun, follow_fit
 
+        link = join()
         self.reporter.running()
         run = FollowedRun(
             self.assignment.spec.checkpoint,

@@ -195,7 +195,7 @@ class BesideEvaluator:
 
     def follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
         self._fits = fit
-        yield from self.task.follow(self.join(), pace, fit, ended)
+        return self.task.follow(self.join, pace, fit, ended)
 
     def close(self, error: BaseException | None) -> None:
         share_over_hosts(None)

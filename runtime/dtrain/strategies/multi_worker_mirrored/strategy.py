@@ -348,10 +348,7 @@ class MultiWorkerMirrored(Strategy):
 
     def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
         self._beginnings.number += 1
-        return self._follow(pace, self._beginnings.number, ended)
-
-    def _follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
-        yield from self._task.follow(self._join(), pace, fit, ended)
+        return self._task.follow(self._join, pace, self._beginnings.number, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)

@@ -66,13 +66,9 @@ class ServersStrategy(Strategy):
             share_over_hosts(self._learning(host))
 
     def _learning(self, host: TaskId) -> LeaderLearns:
-        def lease() -> HeartbeatLink:
-            self._join()
-            return self._lease
-
         return LeaderLearns(
             self.reporter,
-            lease,
+            self._join,
             partial(self._connector.connect_heart, host),
             leads=lambda: self.is_leader,
             fits=lambda: self._generation,
@@ -181,10 +177,10 @@ class ServersStrategy(Strategy):
             driver.close()
             self._reading = None
 
-    def _join(self) -> None:
+    def _join(self) -> HeartbeatLink:
         """Take a lease at the control host; the leader at every server (each must know when it is gone)."""
         if self._heartbeats:
-            return
+            return self._lease
         servers = range(len(self.assignment.cluster.servers)) if self.is_leader else [self._host]
         for server in servers:
             task = TaskId(Role.PS, server)
@@ -217,6 +213,7 @@ class ServersStrategy(Strategy):
         first = self._lease.reply
         self._came_late = not self.is_leader and first.generation > 0 and first.version >= first.max_steps
         self.reporter.waiting(None)
+        return self._lease
 
     def _heard(self, reply: HeartbeatReply) -> None:
         """From the lease's thread: the state of the run at ps:0."""
@@ -257,13 +254,13 @@ class ServersStrategy(Strategy):
 
         if self.evaluates:
             coordination.refuse_evaluator(self.reporter)
-        self._join()
+        lease = self._join()
         names = closures.ProgramNames()
         self.shared = shared = values.ProgramValues(names)
         place = coordination.CoordinatorTask(
             assignment=self.assignment,
             section=self.training,
-            lease=self._lease,
+            lease=lease,
             connect=self._connector.connect,
             credentials=self._task.credentials,
             reporter=self.reporter,
@@ -283,11 +280,7 @@ class ServersStrategy(Strategy):
     def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints of the leader's folder, seen under the same path, or of the `remote` one."""
         self._generation += 1
-        return self._follow(pace, self._generation, ended)
-
-    def _follow(self, pace: Pace, fit: int, ended: Ended) -> Iterator[EvaluatedCheckpoint]:
-        self._join()
-        yield from self._task.follow(self._lease, pace, fit, ended)
+        return self._task.follow(self._join, pace, self._generation, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)
