@@ -30,7 +30,6 @@ from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.multi_worker_mirrored.training import (
     ArenaReplica,
-    ReplicaLeader,
     ReplicaTraining,
     SharedFitHolder,
     StepBoundary,
@@ -58,7 +57,7 @@ def make_training(
     waits: Waits,
     *,
     failure: Callable[[], DtrainError | None],
-    lead: Callable[[ReplicaTraining], ReplicaLeader],
+    lead: Callable[[ReplicaTraining], None],
     on_close: Callable[[ReplicaTraining, BaseException | None], None],
 ) -> ReplicaTraining:
     """Return this task's part, with `replicas` at the start; the rest is as of `ReplicaTraining`."""

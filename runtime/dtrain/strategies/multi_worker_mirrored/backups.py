@@ -22,7 +22,7 @@ from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
-from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining, SharedFitHolder
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining, SharedFitHolder
 from dtrain.wire.one_host.synchronization import Doorbells
 
 T = TypeVar("T")
@@ -61,31 +61,25 @@ class BackupTraining(ReplicaTraining):
         return self.backups.leadership.awaited
 
     def _lead_if_due(self) -> None:
-        due = self.leader is None and not self.book.concluded and self.backups.leadership.is_due
+        due = not self.leads and not self.book.concluded and self.backups.leadership.is_due
         if due and self.backups.leadership.acquire():
             self.book.lead(self.driver.rank, self.global_step)
-            self.leader = self._lead(self)
+            self._lead(self)
 
-
-class BackupLeader(ReplicaLeader):
-    """The leader of a call of `fit` with backups."""
-
-    def _control(self, change: FitOrder, optimizer: dict[str, Any]) -> None:
-        """Carry out a change. What others compute meanwhile counts for nothing, and is computed again."""
-        training, book = self._training, self._book
-        assert isinstance(training, BackupTraining), "it leads such a training"
-        with training.at_rest():
-            version = training.global_step
-            values = self._new_values(change)
-            is_end = change.stop and not training.finished
-            end = version if is_end else book.order.end
-            order = LeaderOrder(book.order.number + 1, optimizer, change.until, end, version)
-            book.give(order, values, version)
+    def _change(self, order: FitOrder, optimizer: dict[str, Any]) -> None:
+        """Carry out an order. What others compute meanwhile counts for nothing, and is computed again."""
+        book = self.book
+        with self.at_rest():
+            version, values = self.global_step, self._new_values(order)
+            is_end, end = order.stop and not self.finished, self._end_of(order)
+            book.give(
+                LeaderOrder(book.order.number + 1, optimizer, order.until, end, version), values, version
+            )
             if is_end:
                 book.carry_out()
         if values is not None:
             book.carried_out()
-        training.doorbells.ring()
+        self.doorbells.ring()
 
 
 _LOOK_S = 0.001

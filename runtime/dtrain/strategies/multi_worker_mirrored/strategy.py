@@ -26,7 +26,6 @@ from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.multi_worker_mirrored.assembly import make_training
-from dtrain.strategies.multi_worker_mirrored.backups import BackupLeader, BackupTraining
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.membership import (
@@ -39,7 +38,7 @@ from dtrain.strategies.multi_worker_mirrored.membership import (
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader, enter
-from dtrain.strategies.multi_worker_mirrored.training import ReplicaLeader, ReplicaTraining
+from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
@@ -214,7 +213,7 @@ class MultiWorkerMirrored(Strategy):
             self._reporter.warn(text)
         keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
         keeper.begin(start, save=True)
-        training.leader = self._leader(training, keeper)
+        self._publish(training, keeper)
         return training
 
     def _gathering(self, others: set[int], too_few: TooFew) -> Gathering:
@@ -287,21 +286,20 @@ class MultiWorkerMirrored(Strategy):
 
     # The leader
 
-    def _leader(self, training: ReplicaTraining, keeper: KeeperThread) -> ReplicaLeader:
+    def _publish(self, training: ReplicaTraining, keeper: KeeperThread) -> None:
         """Publish this task's training to all tasks."""
         assert self._hosting is not None, "a leader serves"
         assert self._task.run_dir is not None, "a leader saves"
         self._hosting.begin(training.state, str(self._task.run_dir), self.training)
         conclude = partial(self._hosting.conclude, training.state.begun.generation, training)
-        leader = BackupLeader if isinstance(training, BackupTraining) else ReplicaLeader
-        return leader(training, keeper, RunFiles(self._task.run_dir).checkpoints, conclude)
+        training.lead(keeper, RunFiles(self._task.run_dir).checkpoints, conclude)
 
     @property
     def _folder(self) -> Path | None:
         run_dir = self._task.run_dir
         return RunFiles(run_dir).checkpoints if run_dir is not None else None
 
-    def _take_the_lead(self, training: ReplicaTraining) -> ReplicaLeader:
+    def _take_the_lead(self, training: ReplicaTraining) -> None:
         """Go on in the place of a leader that has died."""
         self._become_leader()
         training.book.finish_earlier()
@@ -309,7 +307,7 @@ class MultiWorkerMirrored(Strategy):
         start = Start(state.begun.but(version=state.global_step), state.plan)
         keeper = self._beginnings.keeper(state, self._reporter, self.assignment.spec.checkpoint)
         keeper.begin(start, save=False)
-        return self._leader(training, keeper)
+        self._publish(training, keeper)
 
     def _lead_next(self, found: HasToLeadError) -> None:
         """Lead the next call of `fit` in the place of a leader that has died, or has never come."""
@@ -338,8 +336,6 @@ class MultiWorkerMirrored(Strategy):
             elsewhere = driver.across.elsewhere if driver.across is not None else set()
             self._members = (set(driver.members) - driver.dead) | elsewhere
         self._election.members, self._book = {*self._members, training.book.leader}, training.book
-        if training.leader is not None:
-            training.leader.close(error)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         return self._beginnings.optimizer_state(owner)

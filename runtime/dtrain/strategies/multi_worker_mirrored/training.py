@@ -102,7 +102,10 @@ class SharedFitHolder(FitHolder):
 
 
 class ReplicaTraining(TurnTraining):
-    """One task's part in a call of `fit`; `leader` is set where this task leads."""
+    """One task's part in a call of `fit`, and the leader's work for it, where this task leads."""
+
+    keeper: KeeperThread | None = None
+    _saved = False
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class ReplicaTraining(TurnTraining):
         *,
         name_of: Callable[[int], str],
         failure: Callable[[], DtrainError | None],
-        lead: Callable[["ReplicaTraining"], "ReplicaLeader"],
+        lead: Callable[["ReplicaTraining"], None],
         on_close: Callable[["ReplicaTraining", BaseException | None], None],
     ) -> None:
         """Put together what `assembly` has made.
@@ -130,7 +133,6 @@ class ReplicaTraining(TurnTraining):
         self.book = book
         self.state = state
         self.boundary = boundary
-        self.leader: ReplicaLeader | None = None
         self.replicas: Sequence[TurnReplica] = ()
         self.weights = state.weights
         self.cut = state.dealer.cut
@@ -160,7 +162,7 @@ class ReplicaTraining(TurnTraining):
 
     @property
     def leads(self) -> bool:
-        return self.leader is not None
+        return self.keeper is not None
 
     @property
     def optimizer(self) -> dict[str, Any]:
@@ -169,17 +171,6 @@ class ReplicaTraining(TurnTraining):
     @property
     def tally(self) -> Open:
         return self.state.tally.open()
-
-    def order(self, order: FitOrder) -> None:
-        self._as_leader.order(order)
-
-    def save(self, directory: Path | None = None) -> None:
-        self._as_leader.save(directory)
-
-    @property
-    def _as_leader(self) -> "ReplicaLeader":
-        assert self.leader is not None, "this task leads"
-        return self.leader
 
     # Steps
 
@@ -213,7 +204,7 @@ class ReplicaTraining(TurnTraining):
             self.boundary.end_step()
         self._lead_if_due()
         across = driver.across
-        if self.leader is not None and across is not None and across.has_newcomers:
+        if self.leads and across is not None and across.has_newcomers:
             across.welcome()
         return result
 
@@ -225,10 +216,14 @@ class ReplicaTraining(TurnTraining):
         )
 
     def _conclude(self) -> bool:
-        if self.leader is not None:
-            return self.leader.conclude()
+        if self.keeper is not None:
+            self._saved = self.keeper.finish()
+            self._publish_end()
+            self.book.conclude(self.global_step)
+            self.doorbells.ring()
+            return True
         self._wait_while(lambda: not self.book.concluded, "the end of fit")
-        return self.leader is None
+        return not self.leads
 
     def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
         """Wait for the leader; return early if this task leads now."""
@@ -237,10 +232,10 @@ class ReplicaTraining(TurnTraining):
             while True:
                 self.driver.look_across()
                 self.book.poll(self.global_step)
-                if self.leader is not None or not goes_on():
+                if self.leads or not goes_on():
                     return
                 self._lead_if_due()
-                if self.leader is not None:
+                if self.leads:
                     return
                 if (failure := self._failure()) is not None:
                     raise failure
@@ -259,7 +254,7 @@ class ReplicaTraining(TurnTraining):
     def _lead_if_due(self) -> None:
         """Lead, if the leader is gone and no live member has a lower rank."""
         driver = self.driver
-        if self.leader is not None or self.book.concluded:
+        if self.leads or self.book.concluded:
             return
         if driver.across is not None:
             leads = driver.across.leads
@@ -267,12 +262,73 @@ class ReplicaTraining(TurnTraining):
             leads = self.book.leader in driver.dead and driver.rank == min(set(driver.members) - driver.dead)
         if leads:
             self.book.lead(driver.rank, self.global_step)
-            self.leader = self._lead(self)
+            self._lead(self)
+
+    # The leader
+
+    def lead(self, keeper: KeeperThread, folder: Path, publish_end: Callable[[], None]) -> None:
+        """Lead from now on; `publish_end` notifies the tasks that are no replicas that the last step is
+        saved.
+        """
+        self.keeper = keeper
+        self._folder = folder
+        self._publish_end = publish_end
+
+    def order(self, order: FitOrder) -> None:
+        if order.rows is not None:  # training never goes back here, so all of them stay
+            self.book.record(order.rows, self.global_step)
+        if order.kept:
+            self.book.store(order.kept)
+        if order.optimizer is not None:
+            self._change(order, order.optimizer)
+
+    def _change(self, order: FitOrder, optimizer: dict[str, Any]) -> None:
+        """Carry out an order, in place where no step is under way.
+
+        In the midst of an epoch the others are computing: their step is begun again where it must not see
+        other values, or an end.
+        """
+        book, version = self.book, self.global_step
+        rests = self.finished or book.is_held(version)
+        values, end = self._new_values(order), self._end_of(order)
+        writes = values is not None or (order.stop and not self.finished)
+        in_round = writes and not rests
+        number = book.order.number + 1
+        book.give(LeaderOrder(number, optimizer, order.until, end, version, in_round), values, version)
+        if in_round:
+            self.void()
+        elif writes:
+            self.boundary.begin_step()
+            try:
+                book.carry_out()
+            finally:
+                self.boundary.end_step()
+        if writes:
+            book.carried_out()
+        self.doorbells.ring()
+
+    def _end_of(self, order: FitOrder) -> int | None:
+        """Return the last step of all, if an order sets it, or one before has set it."""
+        return self.global_step if order.stop and not self.finished else self.book.order.end
+
+    def _new_values(self, order: FitOrder) -> Weights | None:
+        known = self.weights
+        new = {name: value for name, value in (order.weights or {}).items() if value is not known.get(name)}
+        return new or None
+
+    def save(self, directory: Path | None = None) -> None:
+        assert self.keeper is not None, "this task leads"
+        self.keeper.save_now()
+        if directory is not None:
+            checkpoints.copy_latest(self._folder, directory, SYSTEM.wall())
 
     def close(self, error: BaseException | None = None) -> None:
+        """End it; a leader that is stopped early without a failure writes a last checkpoint."""
         self._reporter.progress(self.global_step)
         self.calls.close()
         self._on_close(self, error)
+        if self.keeper is not None and not self._saved:
+            self.keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
         self.driver.close()
         if error is None:
             self._reporter.fit_ends()
@@ -350,81 +406,3 @@ class ArenaReplica(TurnReplica):
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
         return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_of, op, value)
-
-
-class ReplicaLeader:
-    """The leader of one call of `fit`, which is a replica itself."""
-
-    def __init__(
-        self,
-        training: ReplicaTraining,
-        keeper: KeeperThread,
-        folder: Path,
-        conclude: Callable[[], None],
-    ) -> None:
-        """Lead `training`; `conclude` notifies the tasks that are no replicas that the last step is saved."""
-        self._training = training
-        self._book = training.book
-        self._keeper = keeper
-        self._folder = folder
-        self._conclude = conclude
-        self._saved = False
-
-    def order(self, order: FitOrder) -> None:
-        if order.rows is not None:  # training never goes back here, so all of them stay
-            self._book.record(order.rows, self._training.global_step)
-        if order.kept:
-            self._book.store(order.kept)
-        if order.optimizer is not None:
-            self._control(order, order.optimizer)
-
-    def _control(self, change: FitOrder, optimizer: dict[str, Any]) -> None:
-        """Carry out a change, in place where no step is under way.
-
-        In the midst of an epoch the others are computing: their step is begun again where it must not see
-        other values, or an end.
-        """
-        training, book = self._training, self._book
-        version = training.global_step
-        rests = training.finished or book.is_held(version)
-        values = self._new_values(change)
-        is_end = change.stop and not training.finished
-        end = version if is_end else book.order.end
-        writes = values is not None or is_end
-        order = LeaderOrder(
-            book.order.number + 1, optimizer, change.until, end, version, in_round=writes and not rests
-        )
-        book.give(order, values, version)
-        if writes:
-            if rests:
-                training.boundary.begin_step()
-                try:
-                    book.carry_out()
-                finally:
-                    training.boundary.end_step()
-            else:
-                training.void()
-            book.carried_out()
-        training.doorbells.ring()
-
-    def _new_values(self, change: FitOrder) -> Weights | None:
-        known = self._training.weights
-        new = {name: value for name, value in (change.weights or {}).items() if value is not known.get(name)}
-        return new or None
-
-    def save(self, directory: Path | None = None) -> None:
-        self._keeper.save_now()
-        if directory is not None:
-            checkpoints.copy_latest(self._folder, directory, SYSTEM.wall())
-
-    def conclude(self) -> bool:
-        self._saved = self._keeper.finish()
-        self._conclude()
-        self._book.conclude(self._training.global_step)
-        self._training.doorbells.ring()
-        return True
-
-    def close(self, error: BaseException | None) -> None:
-        """End it; where it is stopped early without a failure, write a last checkpoint."""
-        if not self._saved:
-            self._keeper.stop(save=error is None or isinstance(error, SystemExit | KeyboardInterrupt))
