@@ -18,8 +18,9 @@ from dtrain.data.experimental import CsvDataset, make_csv_dataset
 from dtrain.data.image_folders import read_image
 from dtrain.data.readers.tar_format import suffixes_of_first
 from dtrain.data.record_index.addressing import addressed
-from dtrain.data.structure import decode_element, encode_element
+from dtrain.data.structure import encode_element
 from dtrain.errors import InputError, SpecError
+from dtrain.formats import plain_data
 from dtrain.formats.bounded_reading import FREE_BYTES
 from dtrain.process.engines import slurm_place
 from dtrain_cli.targets.slurm_allocation import read_allocation
@@ -124,12 +125,12 @@ def test_a_cached_element_of_zeros_is_read_again_and_one_that_was_made_to_grow_i
 
 
 def test_a_cached_array_has_a_dtype_and_no_expression():
-    assert decode_element(encode_element(np.array(["2026-11-27"], "M8[D]"))) == np.array(
+    assert plain_data.decode(encode_element(np.array(["2026-11-27"], "M8[D]"))) == np.array(
         ["2026-11-27"], "M8[D]"
     )
     for dtype in (",", "(2,)f4", "f4,f4", "<f4" + "(" * 90):
         with pytest.raises(ValueError, match="expected the dtype of an array"):
-            decode_element(msgspec.msgpack.encode(["a", dtype, [0], b""]))
+            plain_data.decode(msgspec.msgpack.encode(["a", dtype, [0], b""]))
 
 
 def test_a_table_of_equal_values_is_refused(tmp_path):

@@ -1,17 +1,16 @@
 """Elements of a dataset: arrays, or nests of tuples and dicts of such; their specs, and elements as bytes.
 
-Bytes are for helper processes and files: nests of arrays, text, bytes; nothing is executed.
+Bytes are for helper processes and files.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.formats import plain_data
 
 TEXT = (bytes, str)
 Element = Any
@@ -139,58 +138,12 @@ def _dtype_name(array: Any) -> str:
     return "string" if dtype.kind in "SUO" else dtype.name
 
 
-_DTYPE = re.compile(r"[<>|=][a-zA-Z][0-9]*(\[\w+\])?")
-SCALARS = (bytes, str, int, float, bool, type(None))
-
-
-class _OtherTypeError(Exception):
-    pass
-
-
 def encode_element(element: Element, purpose: str = "map with processes") -> bytes:
     """Return an element as bytes; an `InputError`, which names the purpose, refuses other objects."""
     try:
-        return msgspec.msgpack.encode(_plain(element))
-    except _OtherTypeError as error:
+        return plain_data.encode(element, kinds=None)
+    except TypeError as error:
         raise InputError(f"{purpose}: expected arrays, text, bytes and numbers, found {error}") from None
 
 
-def decode_element(data: bytes) -> Element:
-    return _of_plain(msgspec.msgpack.decode(data))
-
-
-def _plain(element: Any) -> list[Any]:
-    if isinstance(element, tuple | list):
-        return ["t" if isinstance(element, tuple) else "l", [_plain(each) for each in element]]
-    if isinstance(element, dict):
-        return ["d", list(element), [_plain(each) for each in element.values()]]
-    if isinstance(element, np.ndarray | np.generic):
-        array = np.asarray(element)
-        if array.dtype == object:
-            return ["o", array.shape, [_plain(each) for each in array.reshape(-1).tolist()]]
-        scalar = isinstance(element, np.generic)
-        return ["s" if scalar else "a", array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes()]
-    if isinstance(element, SCALARS):
-        return ["v", element]
-    raise _OtherTypeError(type(element).__name__)
-
-
-def _of_plain(plain: list[Any]) -> Any:
-    kind, *rest = plain
-    if kind in "tl":
-        parts = [_of_plain(each) for each in rest[0]]
-        return tuple(parts) if kind == "t" else parts
-    if kind == "d":
-        return dict(zip(rest[0], map(_of_plain, rest[1]), strict=True))
-    if kind == "o":
-        shape, values = rest
-        array = np.empty(len(values), object)
-        array[:] = [_of_plain(each) for each in values]
-        return array.reshape(shape)
-    if kind in "as":
-        dtype, shape, data = rest
-        if not _DTYPE.fullmatch(dtype):  # numpy would parse others as an expression
-            raise ValueError(f"expected the dtype of an array, found {dtype[:40]!r}")
-        found = np.frombuffer(bytearray(data), dtype).reshape(shape)
-        return found[()] if kind == "s" else found
-    return rest[0]
+decode_element = plain_data.decode

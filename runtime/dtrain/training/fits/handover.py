@@ -159,7 +159,7 @@ class Handover:
         known = self._training.weights
         assigned = {name: value for name, value in model.arrays.items() if value is not known.get(name)}
         config = optimizers.serialize(self._optimizer)
-        return _Changes(self._training.global_step, config, model.stop_training, assigned)
+        return _Changes(self._training.global_step, config, bool(model.stop_training), assigned)
 
 
 def _named(callbacks: Sequence[Callback]) -> dict[str, Callback]:
