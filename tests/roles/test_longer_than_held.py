@@ -13,11 +13,11 @@ from roles.test_in_place import Silent, credentials
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.learning.core.initializers import Constant
 from dtrain.messages import (
-    Alter,
-    Alteration,
     Initialised,
     Load,
     LookupRows,
+    Operate,
+    Operation,
     Push,
     Refusal,
     RefusalKind,
@@ -130,7 +130,7 @@ def test_a_question_for_many_rows_waits_for_the_variables_too(serve):
 
 def test_a_server_that_lost_the_variables_of_a_coordinator_says_so(serve):
     _, connect = serve(Hand(variables=LARGE))
-    change = Alter(session=1, closure=1, number=0, settled=1, kind=Alteration.ADD, shards=(0,))
+    change = Operate(session=1, closure=1, number=0, settled=1, kind=Operation.ADD, shards=(0,))
     answer = told(connect("worker:0"), change, [np.zeros(700_000, np.float32)])
     assert (type(answer), answer.kind) == (Refusal, RefusalKind.LOST)
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from row_by_row import every_row
 
-from dtrain.errors import InputError, PeerLostError, PeerRefusedError
+from dtrain.errors import PeerLostError, PeerRefusedError
 from dtrain.learning import optimizers
-from dtrain.messages import Alteration
+from dtrain.messages import Operate, Operation
 from dtrain.parameters import placement
-from dtrain.roles.coordinator.access import Access
-from dtrain.roles.parameter_server.shared_variables import SharedAnswers
+from dtrain.roles.parameter_server.shared_variables import SharedVariables
+from dtrain.strategies.coordinator.values import VariableClient
 from dtrain.variables import VariableSpec
 
 SPECS = (
@@ -36,7 +36,7 @@ class Servers:
     """Servers in this process. A worker may die after each of them was asked."""
 
     def __init__(self, count):
-        self.answers = [SharedAnswers(server, count) for server in range(count)]
+        self.answers = [SharedVariables(server, count) for server in range(count)]
         self.left = None
 
     def ask(self, questions):
@@ -54,8 +54,8 @@ class Servers:
 def begun(count, session=1, **arguments):
     servers = Servers(count)
     plan = placement.plan(SPECS, count, **arguments)
-    access = Access(servers.ask, plan, session)
-    access.share({name: np.asarray(value) for name, value in FIRST.items()})
+    access = VariableClient(servers.ask, plan, session)
+    access.share([np.asarray(value) for value in FIRST.values()])
     return servers, access
 
 
@@ -67,8 +67,8 @@ def step(access, number):
             W: np.full((5, 2), number * scale, np.float32),
             B: np.arange(3, dtype=np.float32) * scale,
         }
-        access.alter(Alteration.GRADIENT, gradients, "sgd", config)
-        access.alter(Alteration.ADD, {SUM: np.asarray(scale, np.int64)})
+        access.operate(Operation.GRADIENT, gradients, optimizer="sgd", config=config)
+        access.operate(Operation.ADD, {SUM: np.asarray(scale, np.int64)})
     return int(access.read([SUM])[0])
 
 
@@ -103,7 +103,7 @@ def test_closures_of_workers_that_die_anywhere_are_applied_once(seed):
     open_numbers = list(range(1, closures + 1))
     while open_numbers:
         number = chance.choice(open_numbers[:3])
-        worker = Access(servers.ask, coordinator.plan, 1)
+        worker = VariableClient(servers.ask, coordinator._plan, 1)
         worker.within(number, open_numbers[0])
         servers.left = chance.choice([None, *range(8)])
         try:
@@ -114,67 +114,69 @@ def test_closures_of_workers_that_die_anywhere_are_applied_once(seed):
             servers.left = None
         open_numbers.remove(number)
     assert int(coordinator.read([SUM])[0]) == 3 * closures
-    assert [each.held.iterations for each in servers.answers] == [{"sgd": 2 * closures}] * count
+    assert [each.iterations for each in servers.answers] == [{"sgd": 2 * closures}] * count
 
 
 def test_a_repeated_addition_answers_what_it_answered_first():
     _, access = begun(2)
     access.within(1, 1)
-    assert int(access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
-    other = Access(access._ask, access.plan, 1)
+    assert int(access.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
+    other = VariableClient(access._ask, access._plan, 1)
     other.within(2, 1)
-    assert int(other.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 2
+    assert int(other.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 2
     access.within(1, 1)
-    assert int(access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
+    assert int(access.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})[0]) == 1
     assert int(access.read([SUM])[0]) == 2
 
 
 def test_a_closure_that_has_ended_changes_nothing_any_more():
     _, access = begun(1)
-    late = Access(access._ask, access.plan, 1)
+    late = VariableClient(access._ask, access._plan, 1)
     late.within(1, 1)
     access.within(2, 2)
-    access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+    access.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})
     with pytest.raises(PeerRefusedError, match="closure 1 has ended"):
-        late.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+        late.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})
     assert int(access.read([SUM])[0]) == 1
 
 
 def test_what_the_coordinator_says_again_on_a_new_connection_is_done_once():
     servers, access = begun(1)
     asked = []
-    repeats = Access(lambda questions: asked.append(questions) or servers.ask(questions), access.plan, 1)
-    repeats.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
+    repeats = VariableClient(
+        lambda questions: asked.append(questions) or servers.ask(questions), access._plan, 1
+    )
+    repeats.operate(Operation.ADD, {SUM: np.asarray(5, np.int64)})
     servers.ask(asked[0])
     assert int(access.read([SUM])[0]) == 5
 
 
 def test_a_server_that_was_started_again_says_that_it_has_lost_the_variables():
     servers, access = begun(2)
-    servers.answers[1] = SharedAnswers(1, 2)
+    servers.answers[1] = SharedVariables(1, 2)
     with pytest.raises(PeerLostError, match="ps:1 has lost the variables"):
         access.read([SUM, W, B])
 
 
 def test_a_later_coordinator_begins_anew_and_the_earlier_one_is_refused():
     servers, access = begun(1)
-    access.alter(Alteration.ADD, {SUM: np.asarray(5, np.int64)})
-    later = Access(servers.ask, access.plan, 2)
-    later.share({name: np.asarray(value) for name, value in FIRST.items()})
+    access.operate(Operation.ADD, {SUM: np.asarray(5, np.int64)})
+    later = VariableClient(servers.ask, access._plan, 2)
+    later.share([np.asarray(value) for value in FIRST.values()])
     assert int(later.read([SUM])[0]) == 0
     with pytest.raises(PeerRefusedError, match="a later process of the coordinator"):
-        access.alter(Alteration.ADD, {SUM: np.asarray(1, np.int64)})
+        access.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})
 
 
 def test_what_does_not_fit_is_refused_and_changes_nothing():
     servers, access = begun(1)
-    held = servers.answers[0].held
+    held = servers.answers[0]
     config = optimizers.serialize(MOMENTUM)
     with pytest.raises(PeerRefusedError, match="which no optimizer updates"):
-        access.alter(Alteration.GRADIENT, {SUM: np.asarray(1, np.int64)}, "sgd", config)
+        access.operate(Operation.GRADIENT, {SUM: np.asarray(1, np.int64)}, optimizer="sgd", config=config)
     with pytest.raises(PeerRefusedError, match="expected blocks"):
-        access.alter(Alteration.ASSIGN, {B: np.zeros(3, np.float64)})
-    with pytest.raises(InputError, match="does not lie on this server"):
-        held.read([99])
+        access.operate(Operation.ASSIGN, {B: np.zeros(3, np.float64)})
+    refused, _ = held.answer(Operate(session=1, closure=0, settled=1, kind=Operation.READ, shards=(99,)), ())
+    assert "does not lie on this server" in refused.reason
     assert held.iterations == {}
     np.testing.assert_array_equal(access.read([B])[0], FIRST["b"])

@@ -21,7 +21,6 @@ from dtrain.control.interface import End
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.errors import SpecError
 from dtrain.messages import (
-    Alter,
     AnyMessage,
     Commit,
     Complete,
@@ -36,9 +35,9 @@ from dtrain.messages import (
     JoinPlace,
     Lineage,
     Load,
-    Look,
     Mark,
     NotReady,
+    Operate,
     Record,
     Refusal,
     Release,
@@ -356,7 +355,7 @@ SERVERS = frozenset({Complete, Subscribe})
 """Messages that only servers send, to the control host."""
 DECISIONS = frozenset({Commit, Release})
 """Messages that only the control host sends."""
-TRAINERS = frozenset({Look, Alter})
+TRAINERS = frozenset({Operate})
 """Messages that only the chief and workers send."""
 
 

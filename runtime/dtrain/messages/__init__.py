@@ -37,17 +37,14 @@ new term from the newest checkpoint on every server, and whatever was said in an
 """
 
 from dtrain.messages.closures import (
-    Alter,
-    Alteration,
-    Altered,
     Attend,
     Attended,
     Closure,
     Failure,
-    Look,
+    Operate,
+    Operated,
+    Operation,
     Share,
-    Shared,
-    Shown,
     TakeClosure,
 )
 from dtrain.messages.membership import Conclude, Farewell, Heartbeat, HeartbeatReply, Record, Recorded
@@ -122,11 +119,8 @@ AnyMessage = (
     | Learned
     | AskLearned
     | Share
-    | Shared
-    | Look
-    | Shown
-    | Alter
-    | Altered
+    | Operate
+    | Operated
     | Attend
     | Attended
     | TakeClosure
@@ -140,9 +134,6 @@ AnyMessage = (
 
 __all__ = [
     "PROTOCOL_VERSION",
-    "Alter",
-    "Alteration",
-    "Altered",
     "AnyMessage",
     "AskLearned",
     "Attend",
@@ -173,13 +164,15 @@ __all__ = [
     "Lineage",
     "Load",
     "Loaded",
-    "Look",
     "LookupRows",
     "Mark",
     "Marked",
     "Message",
     "NotReady",
     "Opening",
+    "Operate",
+    "Operated",
+    "Operation",
     "Over",
     "Proof",
     "Proven",
@@ -194,8 +187,6 @@ __all__ = [
     "Row",
     "Rows",
     "Share",
-    "Shared",
-    "Shown",
     "Snapshot",
     "SnapshotReply",
     "SnapshotRows",

@@ -3,8 +3,8 @@ closures read and change on the servers (docs/design/coordinator.md).
 
     worker -> coordinator   Attend / Attended, then TakeClosure / Closure, one pair a closure; a Refusal of
                             kind `ended` is the end
-    coordinator -> server   Share / Shared: hold these variables
-    any of them -> server   Look / Shown: the newest values;  Alter / Altered: change some
+    coordinator -> server   Share / Operated: hold these variables
+    any of them -> server   Operate / Operated: read some, or change them
 
 A *session* is one process of the coordinator: one that is started again begins anew on every server, and what
 was said in an earlier session is void.
@@ -27,28 +27,10 @@ class Share(Message, frozen=True, gc=False, kw_only=True):
     plan: dict[str, Any]
 
 
-class Shared(Message, frozen=True, gc=False, kw_only=True):
-    """Server to coordinator: acknowledges `Share`."""
+class Operation(StrEnum):
+    """Kinds of operations on variables."""
 
-
-class Look(Message, frozen=True, gc=False, kw_only=True):
-    """Worker or coordinator to server: the newest values of these shards, by their numbers in the plan."""
-
-    session: int
-    shards: tuple[int, ...]
-
-
-class Shown(Message, frozen=True, gc=False, kw_only=True):
-    """Server's answer to `Look`. Blocks: the values of each shard, flat. `iterations` counts each optimizer's
-    updates.
-    """
-
-    iterations: dict[str, int]
-
-
-class Alteration(StrEnum):
-    """The ways to change variables."""
-
+    READ = "read"
     GRADIENT = "gradient"
     """An optimizer updates them by gradients."""
     ASSIGN = "assign"
@@ -57,8 +39,9 @@ class Alteration(StrEnum):
     """They grow by values."""
 
 
-class Alter(Message, frozen=True, gc=False, kw_only=True):
-    """Worker or coordinator to server: change these shards. Blocks: for each a gradient or value, flat.
+class Operate(Message, frozen=True, gc=False, kw_only=True):
+    """Worker or coordinator to server: read these shards, or change them. Blocks: for each shard that is
+    changed a gradient or value, flat.
 
     Attributes:
         number: counts the changes of this closure on this server, from 0. One that was made before, in an
@@ -69,20 +52,20 @@ class Alter(Message, frozen=True, gc=False, kw_only=True):
 
     session: int
     closure: int
-    number: int
     settled: int
-    kind: Alteration
+    kind: Operation
+    number: int = 0
     shards: tuple[int, ...]
     optimizer: str = ""
     config: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Altered(Message, frozen=True, gc=False, kw_only=True):
-    """Server's answer to `Alter`. Blocks: after an assignment or addition each shard's new value, flat, as it
-    was when the change was made.
+class Operated(Message, frozen=True, gc=False, kw_only=True):
+    """Server's answer. Blocks: after all but gradients the value of each shard, flat, the newest one or as it
+    was when the change was made. `iterations` counts each optimizer's updates.
     """
 
-    iterations: int = 0
+    iterations: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Attend(Message, frozen=True, gc=False, kw_only=True):
@@ -90,9 +73,7 @@ class Attend(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Attended(Message, frozen=True, gc=False, kw_only=True):
-    """Coordinator to worker: the session and the plan of its variables, also for a worker of an earlier
-    session.
-    """
+    """Coordinator to a worker that is new or of an earlier session: this session, and its variables' plan."""
 
     session: int
     plan: dict[str, Any]
@@ -113,7 +94,7 @@ class TakeClosure(Message, frozen=True, gc=False, kw_only=True):
         closure: the one that has ended; 0: none.
     """
 
-    session: int
+    session: int = 0
     closure: int = 0
     failure: Failure | None = None
 
@@ -125,7 +106,7 @@ class Closure(Message, frozen=True, gc=False, kw_only=True):
         module, function: the names by which the worker's own program knows the function.
     """
 
-    number: int
-    settled: int
     module: str
     function: str
+    number: int = 0
+    settled: int = 0

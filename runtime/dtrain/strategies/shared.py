@@ -1,4 +1,4 @@
-"""Models and variables whose values may lie on servers: their numbers, and the interfaces to such values.
+"""Models and variables whose values may lie on servers: their numbers, and the interface to such values.
 
 Every task runs the same program and numbers what it makes in the order in which it makes it, so the same
 number means the same model or variable in all of them. Values lie on servers in a program with a
@@ -6,7 +6,7 @@ coordinator.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
@@ -15,13 +15,18 @@ from dtrain.types import Array
 
 Owner = Any
 """A model, a `Variable`, or a metric."""
+VALUE = "value"
+"""The name of the only variable of a `Variable`."""
 
 
 class SharedValues(Protocol):
-    """The values of all models and variables of a program that has a coordinator."""
+    """The values of all models, variables and metrics of a program that has a coordinator."""
 
     def holds(self, owner: Owner) -> bool:
         """Return whether the values of a model or variable lie on the servers."""
+
+    def read(self, variable: Any) -> Array:
+        """Return the newest value of a variable."""
 
     def weights(self, owner: Owner) -> dict[str, Array]:
         """Return the newest values of every variable of an owner, by name.
@@ -30,27 +35,11 @@ class SharedValues(Protocol):
         next call; nothing may be written to them.
         """
 
-    def assign(self, owner: Owner, values: Mapping[str, Array], *, add: bool = False) -> dict[str, Array]:
-        """Let variables take these values, or grow by them; return their new values."""
-
-    def apply_gradients(self, optimizer: Any, gradients: Sequence[tuple[Owner, str, Any]]) -> None:
-        """Let a compiled model's or a module's optimizer update variables: one update of its iterations."""
-
-    def iterations(self, optimizer: Any) -> int:
-        """Return how many updates an optimizer has made in all workers."""
-
-
-class Home(Protocol):
-    """The owner of the values of variables."""
-
-    def read(self, variable: Any) -> Array:
-        """Return the newest value."""
-
-    def change(self, variable: Any, value: Array, *, add: bool) -> None:
-        """Let the variable take a value, or grow by it."""
+    def assign(self, owner: Owner, values: Mapping[str, Any], *, add: bool = False) -> None:
+        """Let variables take these values, or grow by them."""
 
     def application_of(self, optimizer: Any) -> Application:
-        """Return where an optimizer is applied to variables there."""
+        """Return where an optimizer is applied to variables on the servers."""
 
 
 _numbers = itertools.count()

@@ -222,7 +222,7 @@ def train_shared(
     assert shared is not None, "only a program with a coordinator trains so"
     batch = batch if class_weight is None else batch.weighted(class_weight)
     replica = SharedReplica(model, shared.weights(model))
-    number = shared.iterations(compiled.optimizer)
+    number = int(compiled.optimizer.iterations)
     chance = partial(chance_of, model.strategy.seed, 0, 1, number)
     step = TrainingStep(model, compiled.losses, batch, replica, chance)
     logs = model._train_step(step)
@@ -232,8 +232,8 @@ def train_shared(
         raise NonFiniteGradientError(
             f"{model.name}: the gradient of a batch of loss {loss} holds NaN or infinity; it was not applied"
         )
-    gradients = {**replica.gradients, **replica.rows}
-    shared.apply_gradients(compiled.optimizer, [(model, name, each) for name, each in gradients.items()])
+    gradients, variables = {**replica.gradients, **replica.rows}, model.in_replicas().by_name
+    compiled.optimizer.apply_gradients([(each, variables[name]) for name, each in gradients.items()])
     if replica.updates:
         shared.assign(model, replica.updates)
     totals = Totals(compiled)

@@ -127,11 +127,6 @@ class ClosureService:
         with self._changed:
             return self._queue.empty
 
-    def as_of(self) -> int | None:
-        """Return how many closures have ended, if that are all: until the next one nothing changes."""
-        with self._changed:
-            return self._queue.scheduled if self._queue.empty else None
-
     def wait_for(self, closure: Scheduled) -> None:
         """Wait until a closure has ended. Raises a WaitTimeoutError if no worker is there for too long."""
         self._wait(lambda: closure.ended)

@@ -20,7 +20,6 @@ from dtrain.control.machine import ControlPlane
 from dtrain.control.roster import obstacle
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
-    Alter,
     AnyMessage,
     Commit,
     Complete,
@@ -31,10 +30,10 @@ from dtrain.messages import (
     Initialise,
     Initialised,
     Load,
-    Look,
     LookupRows,
     Mark,
     NotReady,
+    Operate,
     Pull,
     Push,
     Refusal,
@@ -56,7 +55,7 @@ from dtrain.roles.parameter_server.questions import (
     moved_on,
     table_answer,
 )
-from dtrain.roles.parameter_server.shared_variables import SharedAnswers
+from dtrain.roles.parameter_server.shared_variables import SharedVariables
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.roles.parameter_server.update_rules import SyncRule
 from dtrain.types import Blocks
@@ -92,7 +91,7 @@ class ParameterServer:
         self.held: TermState | None = None
         self._allocator = allocator or BufferAllocator()
         self._loading: TermState | None = None
-        self.shared = SharedAnswers(index, cluster.count(Role.PS))
+        self.shared = SharedVariables(index, cluster.count(Role.PS))
         self._snapshots = Snapshots()
         self._questions = Questions(self.control, self._snapshots)
 
@@ -128,7 +127,7 @@ class ParameterServer:
                 return self._ask(caller, sender, message, blocks, now)
             case SnapshotRows():
                 return [self._read_snapshot(caller, message, blocks, now)]
-            case Look() | Alter() | Share():
+            case Operate() | Share():
                 return [Send(caller, *self.shared.answer(message, blocks))]
         return self._lead(caller, sender, message, blocks, now)
 

@@ -1,11 +1,12 @@
-"""The variables of a program with a coordinator, on one server: values, slots, changes, answers. Machine.
+"""The variables of a program with a coordinator, on one server: values, slots, operations, answers. Machine.
 
 Pure. The rule *Effectively once* (docs/design/coordinator.md#effectively-once): a closure whose worker dies
 runs again elsewhere and makes the same changes in the same order. A server counts the changes of every
 closure that has not ended; one that it has made already it answers with the result of the first time.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,61 +14,87 @@ from dtrain.errors import DtrainError, InputError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.learning.optimizers.optimizer import Slots
-from dtrain.messages import (
-    Alter,
-    Alteration,
-    Altered,
-    AnyMessage,
-    Look,
-    Refusal,
-    RefusalKind,
-    Share,
-    Shared,
-    Shown,
-)
-from dtrain.parameters.placement import Plan
+from dtrain.messages import AnyMessage, Operate, Operated, Operation, Refusal, RefusalKind, Share
+from dtrain.parameters.placement import Plan, Shard
 from dtrain.types import Array, Blocks
 
 
 class SharedVariables:
-    """The variables of one session on one server.
+    """The variables of the newest session on one server; before the first one there are none.
 
     Attributes:
         iterations: by the optimizers' keys, how many updates each has made here.
     """
 
-    def __init__(self, session: int, plan: Plan, server: int, blocks: Blocks) -> None:
-        """Copy the first values, flat, in the plan's order. Raises an InputError if they do not fit it."""
-        self.session = session
-        self.iterations: dict[str, int] = {}
-        own = [number for number, shard in enumerate(plan.shards) if shard.server == server]
-        self._shards = {number: plan.shards[number] for number in own}
-        self._values: dict[int, Array] = {}
-        self._check(own, blocks, "the first values")
-        self._values = {number: np.array(block) for number, block in zip(own, blocks, strict=True)}
-        self.nbytes = sum(value.nbytes for value in self._values.values())
+    def __init__(self, server: int, servers: int) -> None:
+        self._name = f"ps:{server}"
+        self._server = server
+        self._servers = servers
+        self._begin(0, {}, ())
+
+    def _begin(self, session: int, shards: Mapping[int, Shard], blocks: Blocks) -> None:
+        """Copy the first values of a session, flat; those of an earlier one are given up."""
+        self._check(shards.values(), blocks, "the first values")
+        self._session = session
+        self._shards = shards
+        self._values = {number: np.array(block) for number, block in zip(shards, blocks, strict=True)}
         self._slots: dict[tuple[int, str], Slots] = {}
         self._rules: dict[str, tuple[dict[str, object], Optimizer]] = {}
+        self.iterations: dict[str, int] = {}
         self._settled = 1
         self._made: dict[int, list[list[Array]]] = {}
         self._newest_outside = (-1, list[Array]())
 
-    def read(self, shards: Sequence[int]) -> list[Array]:
-        """Return the newest values, flat and read-only; the next change may overwrite them."""
-        if missing := [number for number in shards if number not in self._values]:
-            raise InputError(f"shard {missing[0]} does not lie on this server")
-        return [self._values[number] for number in shards]
+    @property
+    def nbytes(self) -> int:
+        return sum(value.nbytes for value in self._values.values())
 
-    def alter(self, message: Alter, blocks: Blocks) -> list[Array]:
-        """Make a change once; return the new values of an assignment or addition. Raises an InputError if it
-        does not fit, its closure has ended, or changes before it are missing.
+    def answer(self, message: Share | Operate, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
+        """Answer a message; the blocks of the answer may be this server's own memory. What does not fit, is
+        of another session, or of a closure that has ended, is refused and changes nothing.
         """
-        self._check(message.shards, blocks, f"a change of kind {message.kind}")
+        try:
+            if isinstance(message, Share):
+                self._share(message, blocks)
+                return Operated(), ()
+            if message.session > self._session:
+                reason = f"{self._name} has lost the variables of this program: it was started again"
+                return Refusal(reason=reason, kind=RefusalKind.LOST), ()
+            if message.session < self._session:
+                reason = f"{self._name} serves a later process of the coordinator"
+                return Refusal(reason=reason, kind=RefusalKind.ENDED), ()
+            values = self._operate(message, blocks)
+            return Operated(iterations=dict(self.iterations)), values
+        except DtrainError as error:
+            return Refusal(reason=f"{self._name}: {error}"), ()
+
+    def _share(self, message: Share, blocks: Blocks) -> None:
+        """Begin a session; to repeat it changes nothing."""
+        if message.session < self._session:
+            raise InputError("it holds the variables of a later session")
+        plan = Plan.from_dict(message.plan)
+        if plan.servers != self._servers:
+            raise InputError(f"a plan for {plan.servers} servers, and the cluster has {self._servers}")
+        if message.session > self._session:
+            own = {number: shard for number, shard in enumerate(plan.shards) if shard.server == self._server}
+            self._begin(message.session, own, blocks)
+
+    def _operate(self, message: Operate, blocks: Blocks) -> list[Array]:
+        """Read, or make a change once; return the values that are answered."""
+        if missing := [number for number in message.shards if number not in self._shards]:
+            raise InputError(f"shard {missing[0]} does not lie on this server")
+        if message.kind is Operation.READ:
+            return [self._values[number] for number in message.shards]
+        self._check(
+            [self._shards[number] for number in message.shards], blocks, f"{message.kind} of variables"
+        )
         if message.closure == 0:
             if message.number > self._newest_outside[0]:
                 self._newest_outside = message.number, self._change(message, blocks)
             return self._newest_outside[1]
-        self._settle(message.settled)
+        if message.settled > self._settled:
+            self._settled = message.settled
+            self._made = {number: made for number, made in self._made.items() if number >= self._settled}
         if message.closure < self._settled:
             raise InputError(f"closure {message.closure} has ended, and changes nothing any more")
         made = self._made.get(message.closure, [])
@@ -77,38 +104,29 @@ class SharedVariables:
                 f"{len(made)} of it"
             )
         if message.number == len(made):
-            self._made[message.closure] = [*made, self._change(message, blocks)]
-        return self._made[message.closure][message.number]
+            self._made[message.closure] = made = [*made, self._change(message, blocks)]
+        return made[message.number]
 
-    def _settle(self, settled: int) -> None:
-        if settled > self._settled:
-            self._settled = settled
-            self._made = {closure: made for closure, made in self._made.items() if closure >= settled}
-
-    def _check(self, shards: Sequence[int], blocks: Blocks, what: str) -> None:
-        wanted = [self._shards.get(number) for number in shards]
-        fits = len(blocks) == len(wanted) and all(
-            shard is not None and block.dtype == shard.dtype and block.size == shard.size
-            for shard, block in zip(wanted, blocks, strict=True)
-        )
-        if not fits:
-            found = [(str(block.dtype), block.size) for block in blocks]
-            expected = [shard and (shard.dtype, shard.size) for shard in wanted]
+    @staticmethod
+    def _check(shards: Iterable[Shard], blocks: Blocks, what: str) -> None:
+        expected = [(shard.dtype, shard.size) for shard in shards]
+        found: list[Any] = [(block.dtype, block.size) for block in blocks]
+        if found != expected:
             raise InputError(f"{what}: expected blocks of {expected}, found {found}")
 
-    def _change(self, message: Alter, blocks: Blocks) -> list[Array]:
-        if message.kind is Alteration.GRADIENT:
+    def _change(self, message: Operate, blocks: Blocks) -> list[Array]:
+        values = [self._values[number] for number in message.shards]
+        if message.kind is Operation.GRADIENT:
             self._update(message, blocks)
             return []
-        for number, block in zip(message.shards, blocks, strict=True):
-            value = self._values[number]
-            if message.kind is Alteration.ADD:
+        for value, block in zip(values, blocks, strict=True):
+            if message.kind is Operation.ADD:
                 np.add(value, block, out=value)
             else:
-                value[...] = block
-        return [self._values[number].copy() for number in message.shards]
+                np.copyto(value, block)
+        return [value.copy() for value in values]
 
-    def _update(self, message: Alter, blocks: Blocks) -> None:
+    def _update(self, message: Operate, blocks: Blocks) -> None:
         """Let an optimizer update these shards; it counts every update, also one of none of its shards."""
         key = message.optimizer
         for shard in map(self._shards.__getitem__, message.shards):
@@ -126,71 +144,3 @@ class SharedVariables:
                 slots = self._slots[number, key] = rule.initial_slots(value)
             rule.update(value, gradient, slots, step)
         self.iterations[key] = step + 1
-
-
-class SharedAnswers:
-    """The variables that this server holds for a coordinator; `held` is None before they are shared."""
-
-    def __init__(self, server: int, servers: int) -> None:
-        self._server = server
-        self._servers = servers
-        self.held: SharedVariables | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return 0 if self.held is None else self.held.nbytes
-
-    def answer(self, message: Share | Look | Alter, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
-        """Answer a message; the blocks of the answer may be this server's own memory."""
-        match message:
-            case Share():
-                return self._share(message, blocks), ()
-            case Look():
-                return self._read(message)
-            case Alter():
-                return self._alter(message, blocks)
-
-    def _share(self, message: Share, blocks: Blocks) -> AnyMessage:
-        """Hold other variables; those of an earlier session are given up. Repeating it changes nothing."""
-        if self.held is not None and message.session <= self.held.session:
-            if message.session == self.held.session:
-                return Shared()
-            return Refusal(reason=f"{self._name} holds the variables of a later session")
-        try:
-            plan = Plan.from_dict(message.plan)
-            if plan.servers != self._servers:
-                raise InputError(f"a plan for {plan.servers} servers, and the cluster has {self._servers}")
-            self.held = SharedVariables(message.session, plan, self._server, blocks)
-        except DtrainError as error:
-            return Refusal(reason=f"the coordinator's plan and values do not fit together: {error}")
-        return Shared()
-
-    def _read(self, message: Look) -> tuple[AnyMessage, Blocks]:
-        if isinstance(held := self._of(message.session), Refusal):
-            return held, ()
-        try:
-            return Shown(iterations=held.iterations), held.read(message.shards)
-        except InputError as error:
-            return Refusal(reason=f"{self._name}: {error}"), ()
-
-    def _alter(self, message: Alter, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
-        if isinstance(held := self._of(message.session), Refusal):
-            return held, ()
-        try:
-            values = held.alter(message, blocks)
-            return Altered(iterations=held.iterations.get(message.optimizer, 0)), values
-        except DtrainError as error:
-            return Refusal(reason=f"{self._name}: {error}"), ()
-
-    @property
-    def _name(self) -> str:
-        return f"ps:{self._server}"
-
-    def _of(self, session: int) -> SharedVariables | Refusal:
-        if self.held is not None and self.held.session == session:
-            return self.held
-        if self.held is None or self.held.session < session:
-            reason = f"{self._name} has lost the variables of this program: it was started again"
-            return Refusal(reason=reason, kind=RefusalKind.LOST)
-        reason = f"{self._name} serves a later process of the coordinator"
-        return Refusal(reason=reason, kind=RefusalKind.ENDED)

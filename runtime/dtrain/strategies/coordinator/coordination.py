@@ -4,8 +4,6 @@ Alone, one worker is a thread of this process, and the variables lie here. Messa
 those of a cluster, so a program that works here works there.
 """
 
-import threading
-from collections.abc import Sequence
 from functools import partial
 from typing import NoReturn
 
@@ -20,15 +18,15 @@ from dtrain.parameters.placement import Plan
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.driver import LeaderDriver
-from dtrain.roles.coordinator.access import Access, Answer, Question, Servers
 from dtrain.roles.coordinator.closures import Attendant, ClosureService
 from dtrain.roles.heartbeat import HeartbeatLink
-from dtrain.roles.parameter_server.shared_variables import SharedAnswers
+from dtrain.roles.parameter_server.shared_variables import SharedVariables
 from dtrain.runs.reporting import Account, Reporter
+from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.coordinator.closures import ProgramNames
 from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 from dtrain.strategies.coordinator.execution import Execution
-from dtrain.strategies.coordinator.values import ProgramValues
+from dtrain.strategies.coordinator.values import ProgramValues, Servers, VariableClient
 from dtrain.wire.channel import MemoryChannel
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.security.credentials import Credentials
@@ -38,6 +36,7 @@ from dtrain.wire.service import TaskService
 class CoordinatorTask(msgspec.Struct, frozen=True, kw_only=True):
     """The place of this process in its cluster, with a lease at the control host."""
 
+    task: ClusterTask
     assignment: TaskAssignment
     section: ServerSection
     lease: HeartbeatLink
@@ -57,13 +56,7 @@ class CoordinatorTask(msgspec.Struct, frozen=True, kw_only=True):
 
     def servers(self) -> Servers:
         """Return connections to all servers; what ends the lease ends their waits."""
-        servers = Servers(
-            len(self.assignment.cluster.servers),
-            self.connect,
-            self.reporter,
-            connect_s=self.assignment.connect_s,
-            patience_s=self.patience_s,
-        )
+        servers = Servers(self.task, self.connect)
         self.lease.on_failure = servers.abort
         return servers
 
@@ -95,19 +88,20 @@ class ClusterCoordination(Coordination):
         self.names = names
         self._place = place
         self._servers = place.servers()
-        access = Access(self._servers.ask, place.plan(values), place.lease.incarnation)
-        access.share(values.first_values())
+        plan, session = place.plan(values), place.lease.incarnation
+        client = VariableClient(self._servers.ask, plan, session)
+        client.share(values.first_values())
         self.service = ClosureService(
             assignment.hello(),
             assignment.cluster,
-            access.session,
-            access.plan,
+            session,
+            plan,
             place.reporter,
             start_s=assignment.connect_s,
             patience_s=place.patience_s,
         )
         self._listens = TaskService(self.service, assignment, place.credentials, place.section.transport)
-        values.use(lambda: access, self.service.as_of)
+        values.use(client)
         place.reporter.running()
 
     def end(self, *, farewell: bool) -> None:
@@ -135,9 +129,9 @@ def serve(place: CoordinatorTask, names: ProgramNames, values: ProgramValues) ->
     def begin(attended: Attended) -> None:
         plan = Plan.from_dict(attended.plan)
         values.check(plan)
-        access = Access(servers.ask, plan, attended.session)
-        values.use(lambda: access, access.as_of)
-        running[:] = [Execution(names, access, place.reporter.activity)]
+        client = VariableClient(servers.ask, plan, attended.session)
+        values.use(client)
+        running[:] = [Execution(names, client, place.reporter.activity)]
 
     def run(closure: Closure, arguments: bytes) -> bytes | Failure:
         begun_s = place.reporter.begins()
@@ -186,32 +180,15 @@ class LocalCoordination(Coordination):
 
     def __init__(self, names: ProgramNames, values: ProgramValues) -> None:
         self.names = names
-        self._held = SharedAnswers(0, 1)
-        self._lock = threading.Lock()
-        plan = placement.plan(values.specs, 1)
-        access = Access(self._ask, plan, 1)
-        access.share(values.first_values())
+        answer, plan = SharedVariables(0, 1).answer, placement.plan(values.specs, 1)
+        client = VariableClient(lambda asked: [answer(message, each) for _, message, each in asked], plan, 1)
+        client.share(values.first_values())
+        values.use(client)
         self.service = ClosureService(
             _hello("chief:0"), CLUSTER, 1, plan, Account(), start_s=PATIENCE_S, patience_s=PATIENCE_S
         )
-        self._workers = Access(self._ask, plan, 1)
-        self._execution = Execution(names, self._workers)
-        self._worker = SYSTEM.start(self._serve, "worker")
-        thread = self._worker
-        own, service = self._workers, self.service
-        values.use(
-            lambda: own if threading.current_thread() is thread else access,
-            lambda: own.as_of() if threading.current_thread() is thread else service.as_of(),
-        )
-
-    def _ask(self, questions: Sequence[Question]) -> list[Answer]:
-        """Answer as a server does."""
-        answers: list[Answer] = []
-        with self._lock:
-            for _, message, blocks in questions:
-                answer, values = self._held.answer(message, blocks)
-                answers.append((answer, [value.copy() for value in values]))
-        return answers
+        self._execution = Execution(names, None)
+        SYSTEM.start(self._serve, "worker")
 
     def _serve(self) -> None:
         connect = partial(MemoryChannel, "chief:0", self.service, _hello("worker:0"))
@@ -228,7 +205,7 @@ class LocalCoordination(Coordination):
 
     def _begin(self, attended: Attended) -> None:
         """Begin the only session, which is there already."""
-        assert attended.session == self._workers.session
+        assert attended.session == 1
 
     def end(self, *, farewell: bool) -> None:
         self.service.end()

@@ -9,9 +9,9 @@ from typing import Any
 from dtrain.data.dataset import Dataset
 from dtrain.errors import ContextError, InputError, NotSupportedError, OutOfRangeError, ProgramError
 from dtrain.messages import Closure, Failure
-from dtrain.roles.coordinator.access import Access
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.coordinator.closures import ProgramNames, Reference, decode, encode, has_none
+from dtrain.strategies.coordinator.values import VariableClient
 
 TRACE_CHARACTERS = 20_000
 TOLD_TO_STOP = 128 + signal.SIGTERM
@@ -21,14 +21,17 @@ TOLD_TO_STOP = 128 + signal.SIGTERM
 class Execution:
     """Runs the closures of one session in a worker."""
 
-    def __init__(self, names: ProgramNames, access: Access, activity: Activity = NO_ACTIVITY) -> None:
+    def __init__(
+        self, names: ProgramNames, client: VariableClient | None, activity: Activity = NO_ACTIVITY
+    ) -> None:
         self._names = names
-        self._access = access
+        self._client = client
         self._own = OwnValues(names, activity)
 
     def run(self, closure: Closure, arguments: bytes) -> bytes | Failure:
         """Run a closure. Every exception is the closure's own."""
-        self._access.within(closure.number, closure.settled)
+        if self._client is not None:
+            self._client.within(closure.number, closure.settled)
         try:
             args, kwargs = decode(arguments, self._own.resolve)
             result = self._names.find(closure.module, closure.function)(*args, **kwargs)
@@ -45,8 +48,6 @@ class Execution:
             return failure_of(ProgramError(what))
         except Exception as error:
             return failure_of(error)
-        finally:
-            self._access.within(0, closure.settled)
 
 
 def failure_of(error: Exception) -> Failure:

@@ -258,6 +258,7 @@ class ServersStrategy(Strategy):
         names = closures.ProgramNames()
         self.shared = shared = values.ProgramValues(names)
         place = coordination.CoordinatorTask(
+            task=self._task,
             assignment=self.assignment,
             section=self.training,
             lease=lease,

@@ -23,7 +23,7 @@ from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, Up
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.values import DistributedValues
-from dtrain.strategies.shared import Home, register_owner
+from dtrain.strategies.shared import VALUE, SharedValues, register_owner
 from dtrain.types import Array
 
 
@@ -90,7 +90,7 @@ class Variable(Source):
     aggregation: VariableAggregation
     on_read: bool
     group: ReplicaGroup
-    home: Home | None
+    home: SharedValues | None
     find_state: Callable[[Optimizer], OptimizerState | None] | None
     assigned: Callable[[Self], None] | None
     constraint: Callable[[Array], Array] | None
@@ -301,7 +301,8 @@ class Variable(Source):
     def _change(self, kind: str, value: Any, combine: Callable[[Array, Array], Array]) -> Self:
         if self.home is not None:
             new = self._taken(value)
-            self.home.change(self, np.negative(new) if kind == "assign_sub" else new, add=kind != "assign")
+            given = {VALUE: np.negative(new) if kind == "assign_sub" else new}
+            self.home.assign(self, given, add=kind != "assign")
             return self
         self._common = None
         place = here()
