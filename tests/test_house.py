@@ -58,7 +58,6 @@ RUNTIME_FLOORS = [
     "checkpoints",
     "roles",
     "roles.worker",
-    "roles.coordinator",
     "roles.chief",
     "roles.evaluator",
     "roles.parameter_server",

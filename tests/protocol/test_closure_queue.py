@@ -11,7 +11,7 @@ def test_closures_are_handed_out_in_their_order():
     queue = ClosureQueue()
     for name in "abc":
         queue.put(name)
-    assert [queue.assign(worker) for worker in (7, 8, 9)] == [(1, "a"), (2, "b"), (3, "c")]
+    assert [queue.assign(worker) for worker in (7, 8, 9)] == ["a", "b", "c"]
     assert queue.assign(10) is None
 
 
@@ -21,7 +21,7 @@ def test_the_closure_of_a_lost_worker_is_the_next_one():
         queue.put(name)
     queue.assign(7)
     queue.lost(7)
-    assert queue.assign(8) == (1, "a")
+    assert queue.assign(8) == "a"
 
 
 def test_the_first_report_counts_from_whichever_worker():
@@ -30,8 +30,8 @@ def test_the_first_report_counts_from_whichever_worker():
     queue.assign(7)
     queue.lost(7)
     queue.assign(8)
-    assert queue.finished(9, 1) == "a"  # the first worker, on another connection
-    assert queue.finished(8, 1) is None
+    assert queue.ended(9, 1) == ["a"]  # the first worker, on another connection
+    assert queue.ended(8, 1) == []
     assert queue.empty
 
 
@@ -51,8 +51,8 @@ def test_an_error_cancels_what_no_worker_has_begun_and_is_taken_once():
         queue.put(name)
     queue.assign(7)
     queue.assign(8)
-    assert queue.failed(7, 1) == ("a", ["c", "d"])
-    assert queue.failed(8, 2) == ("b", [])
+    assert queue.ended(7, 1, failed=True) == ["a", "c", "d"]
+    assert queue.ended(8, 2, failed=True) == ["b"]
     assert queue.take_error() == "a"
     assert queue.take_error() is None
     assert queue.put("e") == 5
@@ -65,11 +65,11 @@ def test_settled_is_the_first_that_has_not_ended():
         queue.put(name)
     for worker in (7, 8, 9):
         queue.assign(worker)
-    queue.finished(8, 2)
+    queue.ended(8, 2)
     assert queue.settled == 1
-    queue.finished(7, 1)
+    queue.ended(7, 1)
     assert queue.settled == 3
-    queue.finished(9, 3)
+    queue.ended(9, 3)
     assert queue.settled == 4
 
 
@@ -91,23 +91,19 @@ def test_every_closure_ends_exactly_once_whatever_happens(seed):
         elif act < 0.6:
             idle = [worker for worker in workers if worker not in running]
             if idle and (taken := queue.assign(chance.choice(idle))) is not None:
-                running[next(w for w in idle if w in queue._runs)] = taken[0]
+                running[next(w for w in idle if w in queue._runs)] = taken
         elif act < 0.85 and running:
             worker = chance.choice(list(running))
             number = running.pop(worker)
-            if fails and chance.random() < 0.1:
-                work, cancelled = queue.failed(worker, number)
-                ended += [work, *cancelled] if work else cancelled
-            elif (work := queue.finished(worker, number)) is not None:
-                ended.append(work)
+            ended += queue.ended(worker, number, failed=fails and chance.random() < 0.1)
         elif act < 0.95:
             worker = chance.choice(workers)
             queue.lost(worker)
             if worker in running:
                 late.append(running.pop(worker))
             workers[workers.index(worker)] = next(names)
-        elif late and (work := queue.finished(-1, late.pop())):
-            ended.append(work)
+        elif late:
+            ended += queue.ended(-1, late.pop())
         elif queue.error is not None and queue.empty:
             queue.take_error()
         assert queue.settled >= settled
@@ -115,8 +111,7 @@ def test_every_closure_ends_exactly_once_whatever_happens(seed):
         assert not [number for number in ended if number >= settled and number in queue._open]
     while not queue.empty:  # a last worker that lives does what is left
         for worker in list(running):
-            if (work := queue.finished(worker, running.pop(worker))) is not None:
-                ended.append(work)
+            ended += queue.ended(worker, running.pop(worker))
         if (taken := queue.assign(-2)) is not None:
-            ended.append(queue.finished(-2, taken[0]))
+            ended += queue.ended(-2, taken)
     assert sorted(ended) == list(range(1, scheduled + 1))

@@ -37,7 +37,6 @@ new term from the newest checkpoint on every server, and whatever was said in an
 """
 
 from dtrain.messages.closures import (
-    Attend,
     Attended,
     Closure,
     Failure,
@@ -121,7 +120,6 @@ AnyMessage = (
     | Share
     | Operate
     | Operated
-    | Attend
     | Attended
     | TakeClosure
     | Closure
@@ -136,7 +134,6 @@ __all__ = [
     "PROTOCOL_VERSION",
     "AnyMessage",
     "AskLearned",
-    "Attend",
     "Attended",
     "Challenge",
     "Closure",

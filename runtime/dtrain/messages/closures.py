@@ -1,8 +1,8 @@
 """Messages of a coordinator program: closures between the coordinator and its workers, and the variables that
 closures read and change on the servers (docs/design/coordinator.md).
 
-    worker -> coordinator   Attend / Attended, then TakeClosure / Closure, one pair a closure; a Refusal of
-                            kind `ended` is the end
+    worker -> coordinator   TakeClosure, with the session 0 at first / Attended: the session; then
+                            TakeClosure / Closure, one pair a closure; a Refusal of kind `ended` is the end
     coordinator -> server   Share / Operated: hold these variables
     any of them -> server   Operate / Operated: read some, or change them
 
@@ -66,10 +66,6 @@ class Operated(Message, frozen=True, gc=False, kw_only=True):
     """
 
     iterations: dict[str, int] = msgspec.field(default_factory=dict)
-
-
-class Attend(Message, frozen=True, gc=False, kw_only=True):
-    """Worker to coordinator: this process takes closures from now on."""
 
 
 class Attended(Message, frozen=True, gc=False, kw_only=True):

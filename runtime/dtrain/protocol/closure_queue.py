@@ -11,8 +11,8 @@ The rule *Closures* (docs/design/coordinator.md#the-queue):
 4. Every closure below `settled` has ended, for good: servers need not remember what it has changed.
 """
 
-from collections import deque
 from collections.abc import Hashable
+from heapq import heappop, heappush
 from typing import Generic, TypeVar
 
 import msgspec
@@ -33,7 +33,7 @@ class ClosureQueue(msgspec.Struct, Generic[Work]):
     scheduled: int = 0
     error: Work | None = None
     _open: dict[int, Work] = msgspec.field(default_factory=dict)
-    _waiting: deque[int] = msgspec.field(default_factory=deque)
+    _waiting: list[int] = msgspec.field(default_factory=list)
     _runs: dict[Worker, int] = msgspec.field(default_factory=dict)
 
     @property
@@ -53,39 +53,35 @@ class ClosureQueue(msgspec.Struct, Generic[Work]):
         assert self.error is None, "an error is taken before another closure is scheduled"
         self.scheduled += 1
         self._open[self.scheduled] = work
-        self._waiting.append(self.scheduled)
+        heappush(self._waiting, self.scheduled)
         return self.scheduled
 
-    def assign(self, worker: Worker) -> tuple[int, Work] | None:
+    def assign(self, worker: Worker) -> Work | None:
+        """Return the closure that a worker runs from now on; None: no closure waits."""
         assert worker not in self._runs, "a worker runs one closure at a time"
-        if not self._waiting:
-            return None
-        number = self._waiting.popleft()
-        self._runs[worker] = number
-        return number, self._open[number]
+        while self._waiting:
+            if (number := heappop(self._waiting)) in self._open:
+                self._runs[worker] = number
+                return self._open[number]
+        return None
 
-    def finished(self, worker: Worker, number: int) -> Work | None:
-        """End a closure with a result; None: that was known, or it was cancelled."""
+    def ended(self, worker: Worker, number: int, *, failed: bool = False) -> list[Work]:
+        """End a closure, and return it and those that are cancelled; nothing if its end was known."""
         if self._runs.get(worker) == number:
             del self._runs[worker]
-        if number in self._waiting:
-            self._waiting.remove(number)
-        return self._open.pop(number, None)
-
-    def failed(self, worker: Worker, number: int) -> tuple[Work | None, list[Work]]:
-        """End a closure with an error; return it as `finished`, and those that are cancelled."""
-        work = self.finished(worker, number)
-        if work is None or self.error is not None:
-            return work, []
+        if number not in self._open:
+            return []
+        work = self._open.pop(number)
+        if not failed or self.error is not None:
+            return [work]
         self.error = work
-        cancelled = [self._open.pop(each) for each in self._waiting]
-        self._waiting.clear()
-        return work, cancelled
+        begun = set(self._runs.values())
+        return [work, *[self._open.pop(each) for each in sorted(self._open) if each not in begun]]
 
     def lost(self, worker: Worker) -> None:
         number = self._runs.pop(worker, None)
         if number is not None and number in self._open:
-            self._waiting.appendleft(number)
+            heappush(self._waiting, number)
 
     def take_error(self) -> Work | None:
         """Return the closure that has failed first, and forget it; every closure that ran has ended."""

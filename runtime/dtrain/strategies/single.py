@@ -55,9 +55,10 @@ class SingleStrategy(LocalStrategy):
 
     def coordinate(self) -> "Coordination":
         """Begin to coordinate; a thread is the only worker."""
-        from dtrain.strategies.coordinator.coordination import begin_alone
+        from dtrain.strategies.coordinator import closures, cluster_coordinator, values
 
-        self.coordination, self.shared = begin_alone()
+        self.shared = values.ProgramValues(closures.ProgramNames())
+        self.coordination = cluster_coordinator.coordinate_alone(self.shared)
         return self.coordination
 
     def close(self, error: BaseException | None = None) -> None:

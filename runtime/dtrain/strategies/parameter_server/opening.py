@@ -83,8 +83,7 @@ class LeadingTask:
         if found is Beginning.PASS_OVER:
             self._calls.follow(problem)
             return False
-        if self._leader is None:
-            self._leader = LeaderDriver(len(self._links), self._connect, connect_s, self._clock, self._host)
+        leader = self.connect(connect_s)
         sync = isinstance(self._training, SynchronousSection)
         asked = problem.asked(number, plan, cut, sync=sync)
         self._calls.number = number
@@ -96,7 +95,7 @@ class LeadingTask:
         self._calls.follow(problem)
         reporter = self._reporter
         place = KeeperParts(
-            self._leader,
+            leader,
             self._links,
             reporter,
             self._run_dir,
@@ -114,6 +113,12 @@ class LeadingTask:
             keeper.begin(start, save=found is Beginning.START)
         self.keeper = keeper
         return True
+
+    def connect(self, connect_s: float) -> LeaderDriver:
+        """Return connections to all servers, made now if there are none."""
+        if self._leader is None:
+            self._leader = LeaderDriver(len(self._links), self._connect, connect_s, self._clock, self._host)
+        return self._leader
 
     @property
     def busy(self) -> bool:

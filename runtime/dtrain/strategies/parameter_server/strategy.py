@@ -250,25 +250,21 @@ class ServersStrategy(Strategy):
         )
 
     def coordinate(self) -> "Coordination":
-        from dtrain.strategies.coordinator import closures, coordination, values
+        from dtrain.strategies.coordinator import closures, cluster_coordinator, values
 
         if self.evaluates:
-            coordination.refuse_evaluator(self.reporter)
-        lease = self._join()
-        names = closures.ProgramNames()
-        self.shared = shared = values.ProgramValues(names)
-        place = coordination.CoordinatorTask(
-            task=self._task,
-            assignment=self.assignment,
-            section=self.training,
-            lease=lease,
-            connect=self._connector.connect,
-            credentials=self._task.credentials,
-            reporter=self.reporter,
-        )
+            told = "a program with a coordinator writes no checkpoints of fit: the evaluator ends"
+            self.reporter.warn(told)
+            raise SystemExit(0)
+        self._join()
+        connect = self._connector.connect
+        servers = values.Servers(self._task, connect)
+        self._lease.on_failure = servers.abort
+        self.shared = values.ProgramValues(closures.ProgramNames())
         if not self.is_leader:
-            coordination.serve(place, names, shared)
-        self.coordination = coordination.ClusterCoordination(place, names, shared)
+            cluster_coordinator.serve(self.shared, servers, self._task, self._lease, connect)
+        session = self._lease.incarnation
+        self.coordination = cluster_coordinator.coordinate(self.shared, servers, self._task, session)
         return self.coordination
 
     def _make_input_workers(self) -> InputWorkers:
@@ -297,4 +293,6 @@ class ServersStrategy(Strategy):
         if self.coordination is not None:
             self.coordination.end(farewell=farewell)
         if self._leading is not None:
+            if self.coordination is not None and farewell:
+                self._leading.connect(self._patience_s)
             self._leading.close(farewell=farewell)
