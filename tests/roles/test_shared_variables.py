@@ -168,6 +168,25 @@ def test_a_later_coordinator_begins_anew_and_the_earlier_one_is_refused():
         access.operate(Operation.ADD, {SUM: np.asarray(1, np.int64)})
 
 
+def test_a_closure_reads_weights_once_and_again_after_its_own_change_and_the_coordinator_the_newest():
+    _, chief = begun(1)
+    worker = VariableClient(chief._ask, chief._plan, 1)
+    one = {SUM: np.asarray(1, np.int64)}
+
+    def seen():
+        return [int(client.read_once([SUM])[0]) for client in (worker, chief)]
+
+    worker.within(1, 1)
+    assert seen() == [0, 0]
+    chief.operate(Operation.ADD, one)
+    assert seen() == [0, 1]
+    worker.operate(Operation.ADD, one)
+    assert seen() == [2, 2]
+    chief.operate(Operation.ADD, one)
+    worker.within(2, 2)
+    assert seen() == [3, 3]
+
+
 def test_what_does_not_fit_is_refused_and_changes_nothing():
     servers, access = begun(1)
     held = servers.answers[0]
