@@ -5,6 +5,8 @@ Every call of `fit` has examples of its own. Not a test itself.
 """
 
 import argparse
+import hashlib
+import json
 import os
 import random
 import time
@@ -23,14 +25,28 @@ FAR_ABOVE = 1e6
 
 class Counter(dt.Model):
     """Gives each output of an example the gradient -1 in the sum over the whole batch, whose size comes as
-    the target.
+    the target. The loss of an example is its number, so that of an epoch says which examples are in it.
     """
 
     def train_step(self, step):
         self.pace()
         outputs = step.forward()
         step.backward(-np.broadcast_to(step.y, outputs.shape) / len(outputs))
-        return {"loss": 0.0}
+        return {"loss": float(step.x.argmax(axis=1).mean())}
+
+
+def tell(model, histories, **more):
+    """Print what a task knows at its end, as one line for a judge that reads what tasks print."""
+    weights = b"".join(each.tobytes() for each in model.get_weights())
+    told = {"bits": hashlib.sha256(weights).hexdigest(), "history": [each.history for each in histories]}
+    print("TOLD", json.dumps({**told, "leads": dt.get_strategy().is_leader, **more}), flush=True)
+
+
+def counted(model, passes):
+    """Return by row how often each example counts, least and most, where that is not `passes` times."""
+    counts = np.concatenate(model.get_weights(), axis=1)
+    ranges = {str(row): [float(each.min()), float(each.max())] for row, each in enumerate(counts)}
+    return {row: found for row, found in ranges.items() if found != [passes, passes]}
 
 
 def arguments():
@@ -54,6 +70,7 @@ def arguments():
     parser.add_argument(
         "--ema", action="store_true", help="the weights are replaced by their averages at the end"
     )
+    parser.add_argument("--tell", action="store_true", help="print History, weights and counts at the end")
     return parser.parse_args()
 
 
@@ -99,14 +116,17 @@ def main():
         model.pace = pace
         rate = float(args.batch * columns) if args.plain else 1.0
         model.compile(dt.optimizers.SGD(rate, use_ema=args.ema, ema_momentum=0.5), "mae")
+    histories = []
     for fit in range(args.fits):
         x = np.eye(rows, dtype=np.float32)[fit * args.examples : (fit + 1) * args.examples]
         examples = dt.data.Dataset.from_tensor_slices((x, np.zeros((len(x), 1), np.float32)))
         if args.input != "dealt":
-            model.fit(made(examples, args), epochs=args.epochs, verbose=0)
+            histories.append(model.fit(made(examples, args), epochs=args.epochs, verbose=0))
             continue
         data = examples.shuffle(len(x), seed=fit).batch(args.batch).map(paced if args.plain else sized)
-        model.fit(data, epochs=args.epochs, steps_per_epoch=args.steps, verbose=0)
+        histories.append(model.fit(data, epochs=args.epochs, steps_per_epoch=args.steps, verbose=0))
+    if args.tell:
+        tell(model, histories, miscounted=counted(model, args.epochs))
 
 
 if __name__ == "__main__":

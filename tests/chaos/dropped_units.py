@@ -10,6 +10,7 @@ import random
 import time
 
 import numpy as np
+from counted_rows import tell
 
 import dtrain as dt
 
@@ -19,6 +20,7 @@ def main():
     parser.add_argument("--dropout", type=float, default=0.3)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--pace_s", type=float, default=0.05)
+    parser.add_argument("--tell", action="store_true", help="print History and weights at the end")
     args = parser.parse_args()
     chance = random.Random(os.environ.get("TF_CONFIG", ""))
     x = np.random.default_rng(0).normal(size=(96, 5)).astype(np.float32)
@@ -41,7 +43,9 @@ def main():
         .batch(6)
         .map(pace)
     )
-    model.fit(data, epochs=args.epochs, verbose=0)
+    history = model.fit(data, epochs=args.epochs, verbose=0)
+    if args.tell:
+        tell(model, [history])
 
 
 if __name__ == "__main__":

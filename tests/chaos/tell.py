@@ -1,4 +1,4 @@
-"""Tell one story and judge it: `python tests/chaos/tell.py counting|bits|input SEED FOLDER`.
+"""Tell one story and judge it: `python tests/chaos/tell.py counting|bits|input|deaths SEED FOLDER`.
 
 A process of its own, so that several stories run at once.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path[0] = str(HERE.parent)
 
-from chaos import bits_story, counts, digest, input_story, story, stretch  # noqa: E402
+from chaos import bits_story, counts, deaths, digest, input_story, story, stretch  # noqa: E402
 from failed_execs import start_again  # noqa: E402
 from launching import Launcher  # noqa: E402
 
@@ -51,7 +51,8 @@ def main():
     start_again()
     launcher = Launcher(Path(folder))
     try:
-        faults = {"counting": counting, "bits": bits, "input": reading}[kind](launcher, int(seed))
+        told = {"counting": counting, "bits": bits, "input": reading, "deaths": deaths.tell}[kind]
+        faults = told(launcher, int(seed))
     finally:
         launcher.close()
     print("\n".join(faults) or "as promised")

@@ -21,31 +21,36 @@ MORE = pytest.mark.skipif(
 
 
 class OverHosts:
-    """One task on each of some hosts, each in a folder of its own."""
+    """Tasks on some hosts, each in a folder of its own: the replicas by `layout`, servers by `servers`."""
 
-    def __init__(self, folder, layout, **more):
+    def __init__(self, folder, layout, servers=(), **more):
         self.layout = layout
-        self.hosts = SwitchedHosts(max(layout) + 1)
+        self.hosts = SwitchedHosts(max((*layout, *servers)) + 1)
         self.launchers = []
         self.commands = {}
         names = ["chief:0", *(f"worker:{index}" for index in range(len(layout) - 1))]
-        self.tasks = dict(zip(names, layout, strict=True))
+        names += [f"ps:{index}" for index in range(len(servers))]
+        self.tasks = dict(zip(names, (*layout, *servers), strict=True))
         self.folders = {task: folder / task.replace(":", "-") for task in self.tasks}
-        at = {task: f"{self.hosts.ip(host)}:{4100 + n}" for n, (task, host) in enumerate(self.tasks.items())}
-        self.cluster = {"chief": [at["chief:0"]], "worker": [at[name] for name in names[1:]]}
+        self.cluster = {}
+        for number, (task, host) in enumerate(self.tasks.items()):
+            address = f"{self.hosts.ip(host)}:{4100 + number}"
+            self.cluster.setdefault(task.partition(":")[0], []).append(address)
         self.spec = folder / "spec.json"
         training = {"strategy": "multi_worker_mirrored", "deterministic": True, **more}
         said = {"cluster": self.cluster, "training": training, "checkpoint": {"every_steps": 5}}
         self.spec.write_text(json.dumps(said))
 
-    def start(self, task, *words, secret=SECRET, program=PROGRAM, **options):
+    def start(self, task, *words, secret=SECRET, program=PROGRAM, run_dir=None, **options):
         self.folders[task].mkdir(exist_ok=True)
         launcher = Launcher(self.folders[task])
         self.launchers.append(launcher)
         role, _, index = task.partition(":")
         # The program looks for its task there, to die once.
         environment = {"DTRAIN_SECRET": secret, "DTRAIN_TASK": task, "DTRAIN_ATTEMPT": "0"}
-        command = [role, "--spec", str(self.spec), "--index", index, program, *words]
+        command = [role, "--spec", str(self.spec), "--index", index]
+        command += [] if run_dir is None else ["--run-dir", str(run_dir)]
+        command += [] if role == "ps" else [program, *words]
         network = self.hosts.network(self.tasks[task])
         self.commands[task] = launcher.dtrain(*command, environment=environment, network=network, **options)
         return self.commands[task]

@@ -1,4 +1,4 @@
-"""Up to three hosts on this machine: network namespaces with cables to one switch, which end with the test."""
+"""Some hosts on this machine: network namespaces with cables to one switch, which end with the test."""
 
 import subprocess
 
@@ -49,6 +49,15 @@ class SwitchedHosts:
     def plug(self, number: int) -> None:
         """Mend a host's cable again."""
         self._run(self._switch, "link", "set", f"port{number}", "master", SWITCH)
+
+    def mute(self, number: int, other: int) -> None:
+        """Let nothing that a host sends arrive at another one: it has a link address that nobody has."""
+        nobody = ["lladdr", "02:00:00:00:00:01", "dev", "cable", "nud", "permanent"]
+        self._run(str(self._holders[number].pid), "neighbour", "replace", self.ip(other), *nobody)
+
+    def unmute(self, number: int, other: int) -> None:
+        """Let what a host sends arrive again."""
+        self._run(str(self._holders[number].pid), "neighbour", "delete", self.ip(other), "dev", "cable")
 
     def close(self) -> None:
         """End the holders: the kernel removes namespaces and cables with the last process in them."""
