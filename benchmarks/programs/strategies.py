@@ -7,7 +7,7 @@ import argparse
 import time
 
 import numpy as np
-from train import cnn, mlp, wide
+from train import cnn, line, mlp, wide
 
 import dtrain as dt
 
@@ -31,15 +31,19 @@ class Rates(dt.callbacks.Callback):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=["mlp", "cnn", "wide"], default="mlp")
+    parser.add_argument("--model", choices=["line", "mlp", "cnn", "wide"], default="mlp")
     parser.add_argument("--steps", type=int, default=100, help="of an epoch")
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--batch", type=int, default=64, help="of one replica")
     args = parser.parse_args()
     strategy = dt.get_strategy()
     with strategy.scope():
-        model, batches = {"mlp": mlp, "cnn": cnn, "wide": lambda: wide(32)}[args.model]()
-        loss = "mse" if args.model == "wide" else dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model, batches = {"line": line, "mlp": mlp, "cnn": cnn, "wide": lambda: wide(32)}[args.model]()
+        loss = (
+            "mse"
+            if args.model in ("line", "wide")
+            else dt.losses.SparseCategoricalCrossentropy(from_logits=True)
+        )
         model.compile(optimizer=dt.optimizers.SGD(1e-3), loss=loss)
     x, y = (np.concatenate(each) for each in zip(*batches, strict=True))
     batch = args.batch * strategy.num_replicas_in_sync

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -380,9 +381,11 @@ def tell(launcher, seed):
         by_hand.mkdir()
     run = ByHand(by_hand, death) if death.layout else Launched(launcher, death)
     try:
+        begun_s = time.monotonic()
         struck = [blow for blow in death.blows if strike(run, death, blow)]
-        print(f"{len(struck)} of {len(death.blows)} happened", flush=True)
         wrong, said = run.end(death.lasting_s * 3 + STATED_WAIT_S + PATIENCE_S)
+        took = f"{len(struck)} of {len(death.blows)} happened, {time.monotonic() - begun_s:.1f} s"
+        print(f"{took}, processes by task: {dict(Counter(task for task, _ in said))}", flush=True)
     finally:
         run.close()
     found = {}

@@ -1,0 +1,37 @@
+"""More replicas than a machine has cores, over four hosts that are network namespaces: all of them make every step."""
+
+import json
+import os
+import shutil
+
+import pytest
+from chaos import counted_rows
+from clusters.test_cluster_hosts import OverHosts
+
+HOSTS, STEPS = 4, 6
+END_S = 600.0
+TOO_MANY = pytest.mark.xfail(reason="a membership is one word: at most 54 replicas", strict=True)
+
+
+@pytest.mark.night("tens of processes, and gigabytes of memory")
+@pytest.mark.long("tens of processes start on few cores")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("replicas", [54, pytest.param(200, marks=TOO_MANY)])
+def test_all_replicas_of_four_hosts_step(tmp_path, replicas):
+    if os.getuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
+        pytest.skip("network namespaces need root, and the commands ip, nsenter and unshare")
+    run = OverHosts(tmp_path, sorted(rank % HOSTS for rank in range(replicas)), deterministic=False)
+    words = ("--examples", STEPS * replicas, "--batch", replicas, "--width", "1", "--pace_s", "0", "--tell")
+    try:
+        for task in run.tasks:
+            run.start(task, *map(str, words), program=counted_rows.__file__)
+        codes = {task: command.end(END_S) for task, command in run.commands.items()}
+        first = next(command.err for command in run.commands.values())
+        assert set(codes.values()) == {0}, (codes, first)
+        said = [command.out.splitlines()[-1].partition("TOLD ")[2] for command in run.commands.values()]
+    finally:
+        run.close()
+    told = [json.loads(line) for line in said]
+    assert sum(each["leads"] for each in told) == 1
+    assert all(each["miscounted"] == {} for each in told)
+    assert len({(each["bits"], json.dumps(each["history"])) for each in told}) == 1

@@ -1,0 +1,82 @@
+"""How much of the product one step passes, and the step of a death: figures that only become smaller.
+
+A limit is lowered with the code. `pytest -s` prints the figures, and where they are.
+"""
+
+import os
+import shutil
+
+import pytest
+from clusters.test_cluster_hosts import OverHosts
+from launching import wait_until
+from record import walked
+from record.walked import walks, wrapper
+
+PROGRAM = walked.__file__
+MIRRORED = ("--strategy", "multi_worker_mirrored", "--workers", "2")
+LIMITS = {
+    "servers": (180, 42),
+    "one host": (152, 36),
+    "hosts": (295, 49),
+    "a death": (205, 49),
+}
+"""Functions and files at most. They are to become 80 and 15, 60 and 12, 110 and 18, and for a death 15 files."""
+VERBOSE = "DTRAIN_WALKS" in os.environ
+
+
+def check(name, folder, *tasks):
+    """Print what some tasks have passed together, and compare it with the limits."""
+    for task in tasks:
+        wait_until((folder / f"walk-{task}").exists, f"the walk of {task}")
+    functions, files = walks(folder, *tasks)
+    print(f"\n{name}: {len(functions)} functions in {len(files)} files ({', '.join(tasks)})")
+    if VERBOSE:
+        print("\n".join(f"    {file.partition('/runtime/')[2] or file}: {name}" for file, name in functions))
+    assert len(functions) > 10, "nothing was seen"
+    assert len(functions) <= LIMITS[name][0]
+    assert len(files) <= LIMITS[name][1]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "walked"
+    folder.mkdir()
+    return folder
+
+
+def launch(launcher, folder, *words, tasks, dies=False, begins="worker:0"):
+    """Run the program to its end, with tasks that are profiled."""
+    program = (PROGRAM, "--begins", begins, "--tasks", str(tasks), *(["--dies"] if dies else []))
+    run = launcher.start("--no-evaluator", *words, *program, wrapper=wrapper(folder), warm=False)
+    assert run.end() == 0, run.err
+
+
+def test_a_step_with_servers(launcher, folder):
+    launch(launcher, folder, "--workers", "2", "--ps", "2", "--updates", "sync", tasks=5)
+    check("servers", folder, "worker:0", "ps:0", "ps:1")
+
+
+def test_a_step_of_replicas_of_one_host(launcher, folder):
+    launch(launcher, folder, *MIRRORED, tasks=3)
+    check("one host", folder, "worker:0")
+
+
+def test_the_step_in_which_a_replica_dies(launcher, folder):
+    launch(launcher, folder, *MIRRORED, tasks=3, dies=True, begins="worker:1")
+    check("a death", folder, "chief:0", "worker:0")
+
+
+def test_a_step_of_replicas_over_two_hosts(tmp_path, folder):
+    if os.getuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
+        pytest.skip("network namespaces need root, and the commands ip, nsenter and unshare")
+    run = OverHosts(tmp_path, (0, 0, 1), deterministic=False)
+    try:
+        for task, host in run.tasks.items():
+            words = ("--begins", "worker:1", "--tasks", "3")
+            through = (*run.hosts.on(host), *wrapper(folder))
+            run.start(task, *words, program=PROGRAM, wrapper=through, warm=False)
+        for task, command in run.commands.items():
+            assert command.end() == 0, f"{task}: {command.err}"
+    finally:
+        run.close()
+    check("hosts", folder, "worker:1")
