@@ -193,13 +193,13 @@ def draw(seed):
         for_s = lease_s + random.uniform(1, 4)
     lasting_s = random.uniform(2.0, 4.0) + (0 if for_s is None else 1.3 * for_s)
     death = Death(seed, strategy, fault, layout, servers, exact, lasting_s, ())
-    early, late = random.randint(1, 12), death.steps - random.randint(1, 3)
+    early, late = random.randint(1, 12), death.steps - random.randint(2, 4)
     step = random.choice([0, *[early] * 5, late]) if for_s is None else random.randint(1, 5)
     return replace(death, blows=tuple(_blows(random, death, step, for_s)))
 
 
 def _blows(random, death, step, for_s):
-    after_s = random.uniform(0.0, 0.3)
+    after_s = random.uniform(0.0, 0.3 if step <= death.steps // 2 else 0.1)
     tasks = death.replicas + (["ps:0", "ps:1"] if death.strategy.startswith("servers") else [])
     hosts = sorted({*death.layout})
     if death.fault == "kill two":
@@ -232,7 +232,8 @@ class Launched:
         self._launch = launcher.start(*words)
 
     def pid(self, task):
-        return self._launch.task(task)["pid"]
+        found = self._launch.task(task)
+        return found["pid"] if found["state"] in ("starting", "running") else None
 
     def run_dir(self):
         return self._launch.run_dir
@@ -351,9 +352,7 @@ def _pass(run, for_s):
 
 
 def _reached(run, death, blow):
-    if blow.step == 0:
-        return all(run.pid(task) for task in blow.tasks)
-    return step_of(run.run_dir()) >= blow.step
+    return all(run.pid(task) for task in blow.tasks) and step_of(run.run_dir()) >= blow.step
 
 
 def step_of(run_dir):
