@@ -7,6 +7,7 @@ import argparse
 import collections
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import as_completed
@@ -60,6 +61,7 @@ def main():
     parser.add_argument("file", type=Path)
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="SEED")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     start_again()
     seeds = range(args.first, args.first + args.count)
     lines = told_before(args.file)
