@@ -17,51 +17,65 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.cluster_run import PROGRAMS, TWO_WORKERS, ClusterRun
+from benchmarks.cluster_run import BOTH_WORKERS, PROGRAMS, TWO_WORKERS, ClusterRun
 
 SYNC = ("--updates", "sync")
 ASYNC = ("--updates", "async")
 GRPC = ("--set", "training.transport=grpc")
-CASES: dict[str, tuple[Sequence[str], Sequence[object]]] = {
-    "line async": (ASYNC, ["--model", "line", "--steps", 20_000]),
-    "line sync": (SYNC, ["--model", "line", "--steps", 10_000]),
-    "line grpc": ((*ASYNC, *GRPC), ["--model", "line", "--steps", 4_000]),
-    "mlp async": (ASYNC, ["--model", "mlp", "--steps", 1_500]),
-    "mlp sync": (SYNC, ["--model", "mlp", "--steps", 1_000]),
-    "32 MB": (ASYNC, ["--model", "bytes", "--megabytes", 32, "--steps", 200, "--every", 2]),
-    "128 MB": (ASYNC, ["--model", "bytes", "--megabytes", 128, "--steps", 60, "--every", 2]),
+TRAIN, STRATEGIES = "train.py", "strategies.py"
+THREADS = ("--strategy", "mirrored", "--set", "training.replicas=2", "--no-evaluator")
+PROCESSES = ("--strategy", "multi_worker_mirrored", "--workers", 1, "--no-evaluator")
+WITHOUT_SERVERS = {"single": ("--strategy", "single"), "mirrored": THREADS, "mwm": PROCESSES}
+SMALLEST = ("--model", "line", "--batch", 1, "--epochs", 4, "--steps")
+MLP = ("--model", "mlp", "--epochs", 4, "--steps", 100)
+WIDE = ("--model", "wide", "--batch", 1, "--epochs", 4, "--steps", 20)
+CASES: dict[str, tuple[str, Sequence[object], Sequence[object]]] = {
+    "line async": (TRAIN, ASYNC, ["--model", "line", "--steps", 20_000]),
+    "line sync": (TRAIN, SYNC, ["--model", "line", "--steps", 10_000]),
+    "line grpc": (TRAIN, (*ASYNC, *GRPC), ["--model", "line", "--steps", 4_000]),
+    "mlp async": (TRAIN, ASYNC, ["--model", "mlp", "--steps", 1_500]),
+    "mlp sync": (TRAIN, SYNC, ["--model", "mlp", "--steps", 1_000]),
+    "32 MB": (TRAIN, ASYNC, ["--model", "bytes", "--megabytes", 32, "--steps", 200, "--every", 2]),
+    "32 MB sync": (TRAIN, SYNC, ["--model", "bytes", "--megabytes", 32, "--steps", 100, "--every", 2]),
+    "128 MB": (TRAIN, ASYNC, ["--model", "bytes", "--megabytes", 128, "--steps", 60, "--every", 2]),
+    **{f"line {name}": (STRATEGIES, words, (*SMALLEST, 2_000)) for name, words in WITHOUT_SERVERS.items()},
+    **{f"mlp {name}": (STRATEGIES, words, MLP) for name, words in WITHOUT_SERVERS.items()},
+    **{f"32 MB {name}": (STRATEGIES, words, WIDE) for name, words in WITHOUT_SERVERS.items()},
 }
-"""By name: options of `dtrain launch`, and arguments of programs/train.py."""
+"""By name: a program, options of `dtrain launch`, and arguments of the program. Two workers train with two servers;
+of strategies without servers two replicas train, or one.
+"""
 
 
 def measured(tree: Path, case: str, folder: Path) -> tuple[float, float]:
-    """Run a case once; return the steps per second of both workers, and the CPU seconds of all processes."""
-    options, arguments = CASES[case]
+    """Run a case once; return the steps or examples per second, and the CPU seconds of all processes."""
+    program, options, arguments = CASES[case]
+    options = (*TWO_WORKERS, *options) if program == TRAIN else options
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    run = ClusterRun(
-        folder / "run", [*TWO_WORKERS, *options, PROGRAMS / "train.py", *arguments], tree=tree
-    ).end()
+    run = ClusterRun(folder / "run", [*options, PROGRAMS / program, *arguments], tree=tree).end()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return run.steps_per_s("worker:0", "worker:1"), cpu_s
+    if program == STRATEGIES:
+        return run.said("chief:0", "examples_per_s"), cpu_s
+    return run.steps_per_s(*BOTH_WORKERS), cpu_s
 
 
-def compare(case: str, before: Path, after: Path, runs: int) -> str:
-    """Return one line: by how much `after` is faster than `before` in a case."""
+def compare(case: str, before: Path, after: Path, runs: int) -> tuple[str, float]:
+    """Return one line, by how much `after` is faster than `before` in a case, and the median of the ratios."""
     speeds: list[float] = []
     costs: list[float] = []
     for number in range(runs):
-        trees = (before, after) if number % 2 == 0 else (after, before)
-        seen: dict[Path, tuple[float, float]] = {}
-        for tree in trees:
+        seen = {}
+        for place in (0, 1) if number % 2 == 0 else (1, 0):
             with tempfile.TemporaryDirectory() as folder:
-                seen[tree] = measured(tree, case, Path(folder))
-        speeds.append(seen[after][0] / seen[before][0])
-        costs.append(seen[after][1] / seen[before][1])
-    return (
-        f"{case:12} {statistics.median(speeds):.3f} x ({min(speeds):.3f} to {max(speeds):.3f}), "
+                seen[place] = measured((before, after)[place], case, Path(folder))
+        speeds.append(seen[1][0] / seen[0][0])
+        costs.append(seen[1][1] / seen[0][1])
+    said = (
+        f"{case:14} {statistics.median(speeds):.3f} x ({min(speeds):.3f} to {max(speeds):.3f}), "
         f"CPU {statistics.median(costs):.3f} x, n={runs}"
     )
+    return said, statistics.median(speeds)
 
 
 def main(words: Sequence[str]) -> int:
@@ -69,7 +83,7 @@ def main(words: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare two checkouts.")
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
-    parser.add_argument("--runs", type=int, default=5, help="pairs of each case (default 5)")
+    parser.add_argument("--runs", type=int, default=7, help="pairs of each case (default 7)")
     parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
     arguments = parser.parse_args(words)
     trees = [arguments.before.resolve(), arguments.after.resolve()]
@@ -78,8 +92,12 @@ def main(words: Sequence[str]) -> int:
             if not (tree / package).is_dir():
                 parser.error(f"{tree} is no checkout of dtrain: it has no {package}")
             compileall.compile_dir(tree / package, quiet=1)
+    medians = []
     for case in arguments.case or CASES:
-        print(compare(case, *trees, arguments.runs), flush=True)
+        said, median = compare(case, *trees, arguments.runs)
+        medians.append(median)
+        print(said, flush=True)
+    print(f"median of all {statistics.median(medians):.3f} x, the least {min(medians):.3f} x")
     return 0
 
 

@@ -67,6 +67,16 @@ def test_only_checkouts_are_paired(tmp_path, capsys):
     assert "is no checkout of dtrain" in capsys.readouterr().err
 
 
+def test_a_checkout_beside_itself_shows_how_much_two_runs_of_it_differ(tmp_path, monkeypatch):
+    runs = iter(
+        [(100.0, 2.0), (110.0, 3.0), (130.0, 2.0), (100.0, 2.0)]
+    )  # the second pair begins with the other
+    monkeypatch.setattr(pairs, "measured", lambda tree, case, folder: next(runs))
+    said, median = pairs.compare("line sync", tmp_path, tmp_path, 2)
+    assert median == pytest.approx((1.1 + 1.3) / 2)
+    assert "1.200 x (1.100 to 1.300), CPU 1.250 x, n=2" in said
+
+
 def test_stored_baselines_are_figures_of_the_benchmarks():
     baselines = sorted(compare.BASELINES.glob("*.jsonl"))
     benchmarks = {path.name for path in compare.BASELINES.parent.glob("test_*.py")} - {"test_compare.py"}
