@@ -62,7 +62,7 @@ class ClusterRun:
                 *map(str, words),
             ],
             cwd=tree or ROOT,
-            env={**os.environ, "DTRAIN_RUNS_DIR": str(run_dir.parent / "runs"), **_import_path(tree)},
+            env={**os.environ, "DTRAIN_RUNS_DIR": str(run_dir.parent / "runs"), **import_path(tree)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -134,6 +134,6 @@ class ClusterRun:
         return float(steps / (end_s - start_s)) if end_s > start_s else float("nan")
 
 
-def _import_path(tree: Path | None) -> dict[str, str]:
+def import_path(tree: Path | None) -> dict[str, str]:
     """Return the variables with which a Python imports the dtrain of a checkout."""
     return {} if tree is None else {"PYTHONPATH": f"{tree / 'runtime'}{os.pathsep}{tree / 'cli'}"}

@@ -1,7 +1,7 @@
 """The commands that compare: figures with a baseline, and one checkout with another."""
 
 import pytest
-from benchmarks import compare, pairs
+from benchmarks import compare, many_replicas, pairs
 from benchmarks.figures import Figure
 
 
@@ -75,6 +75,12 @@ def test_a_checkout_beside_itself_shows_how_much_two_runs_of_it_differ(tmp_path,
     said, median = pairs.compare("line sync", tmp_path, tmp_path, 2)
     assert median == pytest.approx((1.1 + 1.3) / 2)
     assert "1.200 x (1.100 to 1.300), CPU 1.250 x, n=2" in said
+
+
+@pytest.mark.night("it only measures")
+@pytest.mark.parametrize("measure", [many_replicas.on_one_host, many_replicas.over_hosts])
+def test_every_replica_says_what_a_step_costs_it(tmp_path, measure):
+    assert measure(compare.BASELINES.parents[1], 4, 20, tmp_path) > 0
 
 
 def test_stored_baselines_are_figures_of_the_benchmarks():

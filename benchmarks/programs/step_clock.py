@@ -19,6 +19,7 @@ class StepClock:
     def __init__(self, every: int) -> None:
         self.every = every
         self.marks: list[tuple[int, float]] = []
+        self._cpu_s: list[float] = []
 
     def watch(self, batches: dt.data.Dataset) -> dt.data.Dataset:
         """The same batches, watched."""
@@ -27,10 +28,14 @@ class StepClock:
             for done, batch in enumerate(batches):
                 if done % self.every == 0:
                     self.marks.append((done, time.monotonic()))
+                    self._cpu_s.append(time.process_time())
                 yield batch
 
         return dt.data.Dataset.from_generator(generate)
 
     def report(self) -> None:
-        """One line for the program that started this one."""
+        """Lines for the program that started this one: the marks, and the CPU time of a step after the first mark."""
         print("marks", json.dumps(self.marks), flush=True)
+        if len(self.marks) > 2:
+            steps = self.marks[-1][0] - self.marks[1][0]
+            print("step_cpu_ms", (self._cpu_s[-1] - self._cpu_s[1]) / steps * 1000, flush=True)
