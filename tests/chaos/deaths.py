@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -31,12 +32,13 @@ COUNTED = {"examples": 240, "batch": 12, "epochs": 2}
 EXACT_STEPS, COUNTED_STEPS = 32, 40
 ATTEMPTS = 9
 REST_S = 0.2
+CUT_TO_THE_END = "cut to the end"
 FAULTS = {
     "one task": ("kill", "kill two", "stop shortly", "stop long"),
     "one host": ("kill", "kill the leader", "kill two", "stop shortly", "stop long"),
     "hosts": (
-        *("kill the leader", "cut long", "mute long", "lose a host", "kill two", "stop long"),
-        *("cut shortly", "mute shortly", "kill", "stop shortly"),
+        *("kill the leader", "cut long", "mute long", CUT_TO_THE_END, "lose a host", "kill two"),
+        *("stop long", "cut shortly", "mute shortly", "kill", "stop shortly"),
     ),
 }
 """By place, in the order of seeds. A host that is cut off hears nothing and is not heard, one that is mute is not heard."""
@@ -91,7 +93,7 @@ class Blow:
         step: after which it happens; 0 as soon as the tasks are there.
         after_s: so many seconds later.
         tasks: who are killed, or stopped for `for_s`.
-        links: which hosts are not heard by which for `for_s`.
+        links: which hosts are not heard by which for `for_s`; None: until all others have ended.
     """
 
     step: int
@@ -102,7 +104,8 @@ class Blow:
 
     def __str__(self):
         what = f"not heard by: {self.links}" if self.links else ", ".join(self.tasks)
-        how = "killed" if self.for_s is None else f"for {self.for_s:.1f} s"
+        for_ever = "to the end" if self.links else "killed"
+        how = for_ever if self.for_s is None else f"for {self.for_s:.1f} s"
         return f"{self.after_s:.2f} s after step {self.step} {what} {how}"
 
 
@@ -157,7 +160,7 @@ class Death:
     @property
     def excused(self):
         """The tasks that may come too late, or not at all: struck ones, and those of a host that others go on without."""
-        long = [blow for blow in self.blows if blow.links and blow.for_s > LEASE_S]
+        long = [blow for blow in self.blows if blow.links and (blow.for_s is None or blow.for_s > LEASE_S)]
         apart = [set.intersection(*map(set, blow.links)) if max(self.layout) > 1 else {0, 1} for blow in long]
         return self.struck | {task for task, host in self.hosts.items() if host in set().union(*apart)}
 
@@ -178,11 +181,14 @@ def draw(seed):
     """The story of a seed: every strategy in turn, and each of its faults in turn."""
     random, strategy = Random(f"deaths {seed}"), list(WAYS)[seed % len(WAYS)]
     way = WAYS[strategy]
-    fault = FAULTS[way.place][seed // len(WAYS) % len(FAULTS[way.place])]
+    faults = [each for each in FAULTS[way.place] if each != CUT_TO_THE_END or strategy == "hosts"]
+    fault = faults[seed // len(WAYS) % len(faults)]
     layout = servers = ()
     if way.place == "hosts":
         with_servers = strategy.startswith("servers")
-        layout = (0, 1, 2) if with_servers else random.choice([(0, 1, 2), (0, 0, 1), (0, 0, 1, 2)])
+        layouts = [(0, 1, 2)] if with_servers else [(0, 1, 2), (0, 0, 1, 2), (0, 0, 1)]
+        layouts = layouts[:2] if fault == CUT_TO_THE_END else layouts  # one of three hosts is a minority
+        layout = random.choice(layouts)
         servers = (0, 1) if with_servers else ()
     exact = way.exact and random.random() < 0.5
     lease_s = LEASE_OF_HOSTS_S if strategy == "hosts" else LEASE_S
@@ -194,7 +200,8 @@ def draw(seed):
     lasting_s = random.uniform(2.0, 4.0) + (0 if for_s is None else 1.3 * for_s)
     death = Death(seed, strategy, fault, layout, servers, exact, lasting_s, ())
     early, late = random.randint(1, 12), death.steps - random.randint(2, 4)
-    step = random.choice([0, *[early] * 5, late]) if for_s is None else random.randint(1, 5)
+    dies = for_s is None and fault != CUT_TO_THE_END
+    step = random.choice([0, *[early] * 5, late]) if dies else random.randint(1, 5)
     return replace(death, blows=tuple(_blows(random, death, step, for_s)))
 
 
@@ -243,7 +250,12 @@ class Launched:
 
     def end(self, within_s):
         """Wait for its end; what is wrong with it, and what each task has printed."""
-        code = self._launch.end(within_s)
+        try:
+            code = self._launch.end(within_s)
+        except subprocess.TimeoutExpired:
+            return [
+                f"hangs: {[(task['task'], task['state']) for task in self._launch.record()['tasks']]}"
+            ], []
         wait_until(lambda: not self._launch.pids(), "processes are left", GONE_S)
         wrong = [] if code == 0 else [f"exit code {code}: {self._launch.err[-1500:]}"]
         logs = sorted(self.run_dir().glob("tasks/*/attempt-*/output.log"))
@@ -304,6 +316,9 @@ class ByHand:
         self.tend()
         return len(self._codes) == len(self._run.tasks)
 
+    def others_ended(self):
+        return self._codes.keys() >= self._run.tasks.keys() - self._death.excused
+
     def set_links(self, links, *, heard):
         for speaker, listener in links:
             (self._run.hosts.unmute if heard else self._run.hosts.mute)(speaker, listener)
@@ -334,7 +349,10 @@ def strike(run, death, blow):
         return False
     if blow.links:
         run.set_links(blow.links, heard=False)
-        _pass(run, blow.for_s)
+        if blow.for_s is None:
+            wait_until(lambda: run.ended() or run.others_ended(), "the end of the others", 2 * PATIENCE_S)
+        else:
+            _pass(run, blow.for_s)
         run.set_links(blow.links, heard=True)
         return True
     pids = [pid for task in blow.tasks if (pid := run.pid(task)) is not None]
