@@ -27,32 +27,25 @@ SAID = {0: "as promised", SKIPPED: "cannot be told here"}
 
 def told_before(file, kind):
     """The lines of a kind of story by seed; one that was cut off by a stop is told again."""
-    whole = (
-        [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        if file.exists()
-        else []
-    )
+    lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+    whole = [line for line in lines if line.endswith("\n")]
     file.write_text("".join(whole))
     return {told["seed"]: told for told in map(json.loads, whole) if told["kind"] == kind}
 
 
 def table(lines):
     """A row for each strategy: of each fault how many were as promised, of how many."""
-    counts = collections.defaultdict(lambda: [0, 0])
+    rows = collections.defaultdict(lambda: collections.defaultdict(lambda: [0, 0]))
     for line in (line for line in lines if line["code"] != SKIPPED):
-        for key in ((line["of"], line["fault"]), (line["of"], "all"), ("all", "all")):
-            counts[key][0] += line["code"] == 0
-            counts[key][1] += 1
-    rows = dict.fromkeys([*sorted({of for of, _ in counts} - {"all"}), "all"])
-    width = max(map(len, rows))
+        for of, fault in ((line["of"], "all"), (line["of"], line["fault"]), ("all", "all")):
+            rows[of][fault][0] += line["code"] == 0
+            rows[of][fault][1] += 1
+    width = max(map(len, rows), default=0)
+    cells = {
+        of: (f"{fault} {good}/{told}" for fault, (good, told) in row.items()) for of, row in rows.items()
+    }
     return "\n".join(
-        f"{of:{width}}  "
-        + ", ".join(
-            f"{fault} {good}/{told}"
-            for (other, fault), (good, told) in sorted(counts.items(), key=lambda each: each[0][1] != "all")
-            if other == of
-        )
-        for of in rows
+        f"{of:{width}}  {', '.join(cells[of])}" for of in sorted(rows, key=lambda of: (of == "all", of))
     )
 
 
@@ -67,10 +60,8 @@ def main(words):
     seeds = range(args.first, args.first + args.count)
     lines = told_before(args.file, args.kind)
     todo = [seed for seed in seeds if seed not in lines]
-    print(
-        f"{args.kind}: seeds {seeds.start} to {seeds.stop - 1}, {len(todo)} of them are still to be told",
-        flush=True,
-    )
+    first, last = seeds.start, seeds.stop - 1
+    print(f"{args.kind}: seeds {first} to {last}, {len(todo)} of them are still to be told", flush=True)
     folder = Path(tempfile.mkdtemp(prefix="dtrain-night-"))
     telling = Telling(folder)
     begun = {telling.begin(args.kind, seed): seed for seed in todo}
@@ -80,14 +71,8 @@ def main(words):
             code, out = each.result()
             death = deaths.draw(seed) if args.kind == "deaths" else None
             of, fault = (death.strategy, death.fault) if death else (args.kind, "any")
-            line = {
-                "kind": args.kind,
-                "seed": seed,
-                "of": of,
-                "fault": fault,
-                "code": code,
-                "out": out[-LAST_CHARACTERS:] if code else out,
-            }
+            out = out[-LAST_CHARACTERS:]
+            line = {"kind": args.kind, "seed": seed, "of": of, "fault": fault, "code": code, "out": out}
             lines[seed] = line
             with args.file.open("a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -102,6 +87,7 @@ def main(words):
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     start_again()
     sys.exit(main(sys.argv[1:]))

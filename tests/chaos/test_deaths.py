@@ -16,14 +16,10 @@ def told(death, **others):
 
 
 def test_every_strategy_has_each_of_its_faults_in_turn():
-    drawn = {(death.strategy, death.fault) for death in map(draw, range(len(WAYS) * 11))}
+    drawn = {(death.strategy, death.fault) for death in map(draw, range(len(WAYS) * 12))}
     assert drawn == {(name, fault) for name, way in WAYS.items() for fault in FAULTS[way.place]} - {
         ("servers over hosts", deaths.CUT_TO_THE_END)
     }
-
-
-def test_a_seed_draws_the_same_story_again():
-    assert [str(draw(seed)) for seed in range(44)] == [str(draw(seed)) for seed in range(44)]
 
 
 @pytest.mark.parametrize(

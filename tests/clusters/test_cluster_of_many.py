@@ -1,12 +1,10 @@
 """More replicas than a machine has cores, over four hosts that are network namespaces: all of them make every step."""
 
 import json
-import os
-import shutil
 
 import pytest
 from chaos import counted_rows
-from clusters.test_cluster_hosts import OverHosts
+from clusters.test_cluster_hosts import over_hosts  # noqa: F401  (a fixture)
 
 HOSTS, STEPS = 4, 6
 END_S = 600.0
@@ -17,21 +15,14 @@ TOO_MANY = pytest.mark.xfail(reason="a membership is one word: at most 54 replic
 @pytest.mark.long("tens of processes start on few cores")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("replicas", [54, pytest.param(200, marks=TOO_MANY)])
-def test_all_replicas_of_four_hosts_step(tmp_path, replicas):
-    if os.getuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
-        pytest.skip("network namespaces need root, and the commands ip, nsenter and unshare")
-    run = OverHosts(tmp_path, sorted(rank % HOSTS for rank in range(replicas)), deterministic=False)
+def test_all_replicas_of_four_hosts_step(over_hosts, replicas):  # noqa: F811
+    run = over_hosts(*sorted(rank % HOSTS for rank in range(replicas)), deterministic=False)
     words = ("--examples", STEPS * replicas, "--batch", replicas, "--width", "1", "--pace_s", "0", "--tell")
-    try:
-        for task in run.tasks:
-            run.start(task, *map(str, words), program=counted_rows.__file__)
-        codes = {task: command.end(END_S) for task, command in run.commands.items()}
-        first = next(command.err for command in run.commands.values())
-        assert set(codes.values()) == {0}, (codes, first)
-        said = [command.out.splitlines()[-1].partition("TOLD ")[2] for command in run.commands.values()]
-    finally:
-        run.close()
-    told = [json.loads(line) for line in said]
+    run.start_all(*map(str, words), program=counted_rows.__file__)
+    codes = {task: command.end(END_S) for task, command in run.commands.items()}
+    assert set(codes.values()) == {0}, (codes, next(command.err for command in run.commands.values()))
+    lines = [command.out.splitlines()[-1] for command in run.commands.values()]
+    told = [json.loads(line.removeprefix("TOLD ")) for line in lines]
     assert sum(each["leads"] for each in told) == 1
     assert all(each["miscounted"] == {} for each in told)
     assert len({(each["bits"], json.dumps(each["history"])) for each in told}) == 1

@@ -4,10 +4,9 @@ A limit is lowered with the code. `pytest -s` prints the figures, and where they
 """
 
 import os
-import shutil
 
 import pytest
-from clusters.test_cluster_hosts import OverHosts
+from clusters.test_cluster_hosts import over_hosts  # noqa: F401  (a fixture)
 from launching import wait_until
 from record import walked
 from record.walked import walks, wrapper
@@ -66,17 +65,12 @@ def test_the_step_in_which_a_replica_dies(launcher, folder):
     check("a death", folder, "chief:0", "worker:0")
 
 
-def test_a_step_of_replicas_over_two_hosts(tmp_path, folder):
-    if os.getuid() or not all(map(shutil.which, ("ip", "nsenter", "unshare"))):
-        pytest.skip("network namespaces need root, and the commands ip, nsenter and unshare")
-    run = OverHosts(tmp_path, (0, 0, 1), deterministic=False)
-    try:
-        for task, host in run.tasks.items():
-            words = ("--begins", "worker:1", "--tasks", "3")
-            through = (*run.hosts.on(host), *wrapper(folder))
-            run.start(task, *words, program=PROGRAM, wrapper=through, warm=False)
-        for task, command in run.commands.items():
-            assert command.end() == 0, f"{task}: {command.err}"
-    finally:
-        run.close()
+def test_a_step_of_replicas_over_two_hosts(over_hosts, folder):  # noqa: F811
+    run = over_hosts(0, 0, 1, deterministic=False)
+    for task, host in run.tasks.items():
+        words = ("--begins", "worker:1", "--tasks", "3")
+        through = (*run.hosts.on(host), *wrapper(folder))
+        run.start(task, *words, program=PROGRAM, wrapper=through, warm=False)
+    for task, command in run.commands.items():
+        assert command.end() == 0, f"{task}: {command.err}"
     check("hosts", folder, "worker:1")
