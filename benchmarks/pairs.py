@@ -78,6 +78,16 @@ def compare(case: str, before: Path, after: Path, runs: int) -> tuple[str, float
     return said, statistics.median(speeds)
 
 
+def compiled(parser: argparse.ArgumentParser, trees: Sequence[Path]) -> list[Path]:
+    """Compile some checkouts, and return their full paths; one that is none ends the command."""
+    for tree in trees:
+        for package in ("runtime/dtrain", "cli/dtrain_cli"):
+            if not (tree / package).is_dir():
+                parser.error(f"{tree.resolve()} is no checkout of dtrain: it has no {package}")
+            compileall.compile_dir(tree / package, quiet=1)
+    return [tree.resolve() for tree in trees]
+
+
 def main(words: Sequence[str]) -> int:
     """Compare two checkouts in every case that is asked for; return 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description="Compare two checkouts.")
@@ -86,12 +96,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--runs", type=int, default=7, help="pairs of each case (default 7)")
     parser.add_argument("--case", action="append", choices=CASES, help="only these cases")
     arguments = parser.parse_args(words)
-    trees = [arguments.before.resolve(), arguments.after.resolve()]
-    for tree in trees:
-        for package in ("runtime/dtrain", "cli/dtrain_cli"):
-            if not (tree / package).is_dir():
-                parser.error(f"{tree} is no checkout of dtrain: it has no {package}")
-            compileall.compile_dir(tree / package, quiet=1)
+    trees = compiled(parser, [arguments.before, arguments.after])
     medians = []
     for case in arguments.case or CASES:
         said, median = compare(case, *trees, arguments.runs)

@@ -60,9 +60,10 @@ def test_a_line_that_is_no_figure_is_named(tmp_path, capsys, line):
     assert "new:1: this line is no figure" in capsys.readouterr().err
 
 
-def test_only_checkouts_are_paired(tmp_path, capsys):
+@pytest.mark.parametrize("command", [pairs.main, many_replicas.main])
+def test_only_checkouts_are_compared(tmp_path, capsys, command):
     with pytest.raises(SystemExit) as ended:
-        pairs.main([str(tmp_path), str(tmp_path)])
+        command([str(tmp_path), str(tmp_path)])
     assert ended.value.code == 2
     assert "is no checkout of dtrain" in capsys.readouterr().err
 
