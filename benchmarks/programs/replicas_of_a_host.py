@@ -58,12 +58,12 @@ class Replica:
         self.drivers = {name: self._driver(name, doorbells[name]) for name in shared.arenas}
 
     def _driver(self, name: str, doorbells: Doorbells) -> CollectiveDriver:
-        store = self.shared.arenas[name].store(optimizers.serialize(RULES[name.split()[0]]), max_steps=10**6)
+        arena = self.shared.arenas[name]
+        if name.endswith("in place"):
+            arena.sides = [arena.sides[0]] * 2
+        store = arena.store(optimizers.serialize(RULES[name.split()[0]]), max_steps=10**6)
         dealer = PartDealer.of(Dealt(self.count), whole=True)
-        driver = CollectiveDriver(self.shared.arenas[name], doorbells, self.rank, store, dealer, Rules())
-        if name.endswith("without copies"):
-            driver._memory.put_aside = lambda number, block: None
-        return driver
+        return CollectiveDriver(arena, doorbells, self.rank, store, dealer, Rules())
 
     def step(self, name: str, number: int) -> tuple[Way, Way]:
         """Return what writes the gradient, and what makes the step."""
@@ -138,14 +138,14 @@ class Shared:
         ranks = range(words.replicas)
         elements = int(words.megabytes * 250_000)
         variables = plan([VariableSpec("w", (elements,), "float32", trainable=True)], servers=1)
-        names = [f"{name}{more}" for name in RULES for more in ("", " without copies")]
+        names = [f"{name}{more}" for name in RULES for more in ("", " in place")]
         self.arenas = {}
         for name in names if not words.death else ["SGD"]:
             rule = RULES[name.split()[0]]
             arena = Arena.make(
                 ArenaShape(variables, optimizers.serialize(rule), words.replicas, words.replicas)
             )
-            arena.fill({"w": np.ones(elements, np.float32)})
+            arena.store(optimizers.serialize(rule)).fill({"w": np.ones(elements, np.float32)})
             arena.begin(ranks)
             self.arenas[name] = arena
         self.calls = CallMemory.make(words.replicas)
@@ -166,7 +166,7 @@ def operations(replica: Replica, gloo: Gloo | None) -> dict[str, dict[str, Calla
             ways["gloo"] = partial(gloo.sum, gloo.torch.zeros(nbytes // 4))
         found[f"sum of {nbytes} bytes"] = ways
     for name in RULES:
-        both = (name, f"{name} without copies")
+        both = (name, f"{name} in place")
         ways = {each: partial(replica.step, each) for each in both}
         if gloo is not None:
             ways["gloo"] = partial(gloo.step, name, replica.shared.elements)
@@ -212,17 +212,18 @@ def body(rank: int, words: argparse.Namespace, shared: Shared, barrier: Any, cpu
 def death(rank: int, words: argparse.Namespace, shared: Shared, barrier: Any, cpu: Any, said: Any) -> None:
     """Die in the midst of an update as the last rank; as another one, tell how long the step took from there."""
     driver = Replica(rank, shared, words).drivers["SGD"]
-    update, victim = driver._memory.update, words.replicas - 1
+    updater, victim = driver.store.updater, words.replicas - 1
+    make = updater.make
     for number in range(words.rounds):
         last = number == words.rounds - 1
         if last and rank == victim:
 
             def die(block: Any) -> None:
-                update(block)
+                make(block)
                 cpu[0] = time.perf_counter()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            driver._memory.update = die
+            updater.make = die  # type: ignore[method-assign]
         driver.gradients(driver.next_part()).blocks[0][0][:] = rank + number
         if not last:
             barrier.wait()

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 from collectives.drawn_scenes import POINTS, RULES, TINY, WITH_TABLES
-from collectives.scene import Scene, TearingMemory, train
+from collectives.scene import Scene, tear, train
 from collectives.served import Served
 from collectives.virtual_host import NEVER, Killed, Life, VirtualClock, VirtualDoorbells, VirtualHost
+from whole_mean import mean
 
 from dtrain.collectives.backups import BackupFit, BackupRules
 from dtrain.config.choices import Weighting
 from dtrain.learning import optimizers
-from dtrain.parameters.means import mean
 from dtrain.roles.collective.arena import ArenaShape
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules, Waits
@@ -113,14 +113,17 @@ class Told:
         return int(self.life.host.ordered is not None and self.life.host.ordered == known.version)
 
 
-class Parts:
-    """Sums, of which each step's are the parts that it was made of."""
+class Account:
+    """Sums, of which each step's are the parts that it was made of, and variables at the version of the fit."""
+
+    def __init__(self, store):
+        self.store = store
 
     def count(self, sums, version, given):
         return sums + msgspec.msgpack.encode([float(np.frombuffer(each.totals)[1]) for each in given])
 
     def adopt(self, fit):
-        pass
+        self.store.stand_at(fit.version)
 
 
 class BackupLife(Life):
@@ -144,13 +147,13 @@ class BackupLife(Life):
             store,
             scene.backups,
             scene.rules,
-            Parts(),
+            Account(store),
             Told(self, store),
             linked=[] if self.joins else list(self.doorbells.ends),
             joins=self.joins,
             waits=Waits(clock=VirtualClock()),
         )
-        driver._memory = driver._step._memory = TearingMemory(driver._memory, self.passes)
+        tear(store, self.passes)
         self.driver = driver
         return train(scene, self, self.passes)
 
@@ -164,10 +167,6 @@ class BackupLife(Life):
 
     def __getattr__(self, name):
         return getattr(self.__dict__["driver"], name)
-
-    @property
-    def values(self):
-        return self.driver.values
 
     def next_part(self):
         host = self.host
@@ -311,7 +310,7 @@ def judge(host, seen):
             number * scene.parts + place for (number, place), count in scene.examples.items() if not count
         }
         assert set(range(dealt.next)) <= {*parts, *dealt.due, *empty}, "a part is lost"
-    twin(scene, decisions, host.ordered).hold_against(host.arena)
+    twin(scene, decisions, host.ordered).hold_against(host.arena, scene.steps)
     assert seen
 
 
@@ -325,7 +324,7 @@ def drawn(seed):
     points = {**POINTS, "lock": 12}
     hit = chance.sample(range(replicas), chance.randint(0, replicas - 1))
     for rank in hit:
-        point = chance.choice(("word", "put aside", "update", "lock", chance.choice(list(points))))
+        point = chance.choice(("word", "carry", "update", "lock", chance.choice(list(points))))
         deaths[rank] = chance.randint(1, steps), point, chance.randint(1, points[point])
     retry = bool(hit) and chance.random() < 0.5  # the last steps wait for a late part: nobody is stopped
     if not hit:

@@ -26,8 +26,8 @@ WITH_TABLES = (
 """The same and tables, of which gradients list rows."""
 POINTS = {
     "word": 80,
-    "put aside": 3,
     "update": 3,
+    "carry": 2,
     "before gradient": 2,
     "in gradient": 2,
     "doorbell": 9,
@@ -68,7 +68,7 @@ def drawn(seed):
     together = chance.choice((0, 0, chance.randint(1, rounds)))
     deaths = {}
     for rank in chance.sample(range(replicas), chance.randint(0, replicas - 1)):
-        point = chance.choice(("word", "put aside", "update", chance.choice(list(POINTS))))
+        point = chance.choice(("word", "carry", "update", chance.choice(list(POINTS))))
         deaths[rank] = together or chance.randint(1, rounds), point, chance.randint(1, POINTS[point])
     cells = [(number, part) for number in range(rounds) for part in range(parts)]
     rule = chance.choice(RULES)
@@ -90,6 +90,6 @@ def drawn(seed):
 
 
 def two_deaths(_seed):
-    """Return a scene in which one dies within a block and its heir soon after, as it takes the block up."""
-    deaths = {1: (1, "update", 1), 2: (1, "put aside", 4)}
+    """Return a scene in which one dies within a block and its heir soon after, as it makes the slice."""
+    deaths = {1: (1, "update", 1), 2: (1, "update", 4)}
     return Scene(optimizers.SGD(0.1), 4, 4, 3, TINY, deaths, certain=False, block_elements=2)

@@ -17,7 +17,7 @@ from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
-POINTS = ("before gradient", "in gradient", "put aside", "update", "word")
+POINTS = ("before gradient", "in gradient", "update", "word")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class KillingWords:
 def run(scene):
     """Run a scene; return the arena at the end, and by rank what the survivors have seen."""
     arena = Arena.make(scene.shape)
-    arena.fill(scene.initial())
+    scene.fill(arena)
     arena.begin(range(scene.replicas))
     ends = pairs(range(scene.replicas))
     children = {}
@@ -110,7 +110,7 @@ def take_part(scene, arena, doorbells, rank):
     store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
     dealer = PartDealer.of(Dealt(scene.parts), whole=True)
     driver = CollectiveDriver(arena, doorbells, rank, store, dealer, scene.rules, waits=Waits(patience_s=20))
-    tear(driver, may_die)
+    tear(store, may_die)
     return train(scene, driver, may_die)
 
 

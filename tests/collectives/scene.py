@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 from collectives.served import Served
+from whole_mean import mean
 
-from dtrain.collectives.blocks import BLOCK_ELEMENTS
-from dtrain.collectives.update import RowBlock
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import mean
-from dtrain.parameters.placement import plan_without_servers
+from dtrain.parameters.placement import plan
 from dtrain.parameters.store import Change
+from dtrain.parameters.updater import BLOCK_ELEMENTS
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.tally import Tally
 from dtrain.roles.collective.arena import ArenaShape
@@ -56,7 +55,7 @@ class Scene:
 
     @property
     def plan(self):
-        return plan_without_servers(self.variables)
+        return plan(self.variables, 1)
 
     @property
     def shape(self):
@@ -74,6 +73,10 @@ class Scene:
             each.name: np.linspace(-1, 1, int(np.prod(each.shape))).reshape(each.shape).astype(each.dtype)
             for each in self.variables
         }
+
+    def fill(self, arena):
+        """Write the first values into memory that replicas share."""
+        arena.store(self.shape.optimizer).fill(self.initial())
 
     def train(self, driver, passes, calls):
         """Train to the end, as one replica; see `train`. No part makes a call."""
@@ -107,43 +110,28 @@ class Scene:
         return examples, Sums(names=("loss",), totals=totals.tobytes()) if examples else None, finite
 
 
-class TearingMemory:
-    """The blocks of a driver, of which one may be half copied or half changed when its process ends."""
+def tear(store, passes):
+    """Let the blocks of a store be left torn, half made or half carried, where `passes` ends its process."""
+    updater = store.updater
+    make, carry = updater.make, updater.carry
 
-    def __init__(self, memory, passes):
-        self.memory = memory
-        self.passes = passes
-
-    def put_aside(self, number, block):
-        self.memory.put_aside(number, block)
-        places = self.memory._aside[number][block.group]
-        if isinstance(block, RowBlock):
-            length = (block.last - block.first) * self.memory._of(block)._width
+    def made(block):
+        make(block)
+        part = updater._parts[block.part]
+        beside = getattr(part, "_rows_beside", None)
+        if beside is None:
+            torn = [array[block.elements] for array in part._step.new[block.part].values()]
         else:
-            length = block.stop - block.start
-        self.passes("put aside", {place: each[:length] for place, each in enumerate(places)})
+            torn = beside(block.start, block.stop).values()
+        passes("update", dict(enumerate(torn)))
 
-    def update(self, block):
-        self.memory.update(block)
-        if isinstance(block, RowBlock):
-            table = self.memory._of(block)
-            ids = table.ids[block.first : block.last].tolist()
-            torn = [array[row] for array in table._arrays for row in ids]
-        else:
-            torn = [array[block.elements] for array in self.memory._arrays[block.group]]
-        self.passes("update", dict(enumerate(torn)))
+    def carried(block):
+        carry(block)
+        table = updater._tables[block.part]
+        ids = table.ids[block.start : block.stop].tolist()
+        passes("carry", dict(enumerate(array[row] for array in table._arrays[0].values() for row in ids)))
 
-    def __getattr__(self, name):
-        return getattr(self.memory, name)
-
-    def __setattr__(self, name, value):
-        mine = name in ("memory", "passes")
-        object.__setattr__(self if mine else self.memory, name, value)
-
-
-def tear(driver, passes):
-    """Let the blocks of a driver be left torn where `passes` ends its process."""
-    driver._memory = driver._now._memory = TearingMemory(driver._memory, passes)
+    updater.make, updater.carry = made, carried
 
 
 class Orders:
@@ -196,7 +184,7 @@ def train(scene, driver, passes, count=lambda version, sums: None):
             number, place = divmod(part, scene.parts)
             gradients = driver.gradients(part).variables
             rows = {}
-            told = scene.compute(number, place, driver.values.variables, gradients, rows)
+            told = scene.compute(number, place, driver.store.variables, gradients, rows)
             passes("in gradient", gradients)
             driver.give_rows(part, rows)
             if rows:
@@ -264,4 +252,4 @@ def judge(scene, arena, seen, tallies=()):
         assert told[-1][0] == version
         first = next(iter(seen.values()))
         assert [each[3] for each in told if each[1]] == [each[3] for each in first if each[1]], "members"
-    served.hold_against(arena)
+    served.hold_against(arena, version)

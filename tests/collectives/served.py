@@ -38,12 +38,13 @@ class Served:
         dense = [np.array(block) for block in self.memory.blocks[0]]
         return [*dense, *self.routes.blocks(rows)[0]], *told
 
-    def hold_against(self, arena):
+    def hold_against(self, arena, version):
         """Hold what replicas have made against it."""
+        ours = arena.store(optimizers.serialize(self.scene.optimizer), version=version)
         for name, right in self.values.items():
-            assert arena.values.variables[name].tobytes() == right.tobytes(), name
-        ours = arena.store(optimizers.serialize(self.scene.optimizer))
+            assert ours.variables[name].tobytes() == right.tobytes(), name
+        ours_by_slot = ours.all_slots()
         for slot, of_variables in self.store.all_slots().items():
-            views = ours.slot_views(slot)
+            views = ours_by_slot[slot]
             for name, right in of_variables.items():
                 assert views[name].tobytes() == right.tobytes(), f"{slot} of {name}"

@@ -58,7 +58,7 @@ def start(scene, hosts, deaths):
     }
     for host, ranks in enumerate(hosts):
         arena = Arena.make(shape)
-        arena.fill(scene.initial())
+        scene.fill(arena)
         arena.begin(ranks)
         arena.vote_first(Vote.first(host, seats))
         arenas.append(arena)
@@ -168,7 +168,7 @@ def check(scene, hosts, deaths=None, left=None):
         assert seen[rank][-1][0] == version
     for arena, ranks in zip(arenas, hosts, strict=True):
         if set(ranks) & left:
-            served.hold_against(arena)
+            served.hold_against(arena, version)
     return seen
 
 

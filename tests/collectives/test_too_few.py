@@ -29,7 +29,7 @@ def test_with_shrink_the_others_compute_all_parts():
     computed = []
     train(survivor, computed)
     assert sorted(part for part in computed if part >= 0) == list(range(2 * PARTS, STEPS * PARTS))
-    assert replicas.values.tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
+    assert replicas.values().tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
 
 
 @pytest.mark.parametrize(("rule", "timeout_s"), [(TooFew.FAIL, 20.0), (TooFew.WAIT, 0.05)])
@@ -53,5 +53,5 @@ def test_with_wait_they_go_on_when_another_has_come():
         threading.Event().wait(0.01)
     newcomer = replicas.driver(1, from_round=3)
     ended([*threads, *in_threads(lambda: train(newcomer))])
-    assert replicas.values.tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
+    assert replicas.values().tolist() == expected(FIRST, range(STEPS), 0.5).tolist()
     assert newcomer.version == survivor.version == STEPS

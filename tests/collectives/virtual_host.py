@@ -154,7 +154,7 @@ class Life:
             from_round=from_round,
             waits=Waits(clock=VirtualClock()),
         )
-        tear(self.driver, self.passes)
+        tear(store, self.passes)
         seen = train(scene, self.driver, self.passes, orders.count)
         self.tally = orders.tally.open()
         return seen
@@ -244,10 +244,10 @@ class VirtualHost:
         words = Words(self, 10_000)
         self.arena = Arena(scene.shape, np.zeros(nbytes, np.uint8), words)
         board = self.arena.board
-        columns = (board.ready, scene.parts), (board.arrived, scene.replicas), (board.saved, scene.replicas)
-        columns += (board.done, scene.replicas), (board.fin, scene.replicas)
+        columns = (board.ready, scene.parts), (board.arrived, scene.replicas), (board.made, scene.replicas)
+        columns += ((board.fin, scene.replicas),)
         self.growing = {(column._first + each) * 8 for column, count in columns for each in range(count)}
-        self.arena.fill(scene.initial())
+        scene.fill(self.arena)
         self.arena.put_tally(1, ())
         words.numbers[(board.members._first + 1) * 8] = (1 << scene.replicas) - 1
         self.lives = [Life(self, rank, scene.deaths.get(rank, NEVER)) for rank in range(scene.replicas)]
@@ -328,7 +328,7 @@ class VirtualHost:
 
     def check_values(self, driver):
         """Find a write to the variables while a gradient is computed from them."""
-        now = [block.tobytes() for block in driver.values.blocks[0]]
+        now = [block.tobytes() for block in driver.store.values]
         known = self.values_in.setdefault(driver.round, now)
         assert known == now, "variables change while gradients are computed from them"
 

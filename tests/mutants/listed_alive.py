@@ -6,7 +6,7 @@ from mutant import bug
 
 START = "roles/chief/start.py"
 KEEPING = "roles/chief/machine.py"
-STORE = "parameters/store.py"
+UPDATER = "parameters/updater.py"
 LEADER = "strategies/parameter_server/training.py"
 OPENING = "strategies/parameter_server/opening.py"
 IN_PROCESS = "strategies/in_process/training.py"
@@ -55,12 +55,16 @@ LIVED = [
         "dealt = start.state.dealt",
         "dealt = type(start.state.dealt)(start.state.dealt.parts)",
     ),
-    bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    table.finalize()"),
     bug(
-        STORE,
-        "Store.apply",
-        "table.update(rows[table.shard.name], step - self.origin, rate_scale)",
-        "table.update(rows[table.shard.name], step, rate_scale)",
+        UPDATER,
+        "_TableUpdate.make",
+        "if step.ends and self._moves_all:\n    optimizer.finalize(value, slots)",
+    ),
+    bug(
+        UPDATER,
+        "_TableUpdate.make",
+        "optimizer.update_rows(value, ids, gradient.rows, slots, step.number, rate_scale=scale)",
+        "optimizer.update_rows(value, ids, gradient.rows, slots, step.given.version, rate_scale=scale)",
     ),
     bug("checkpoints/folder.py", "sweep", "checkpoint.path.name.startswith(REPLACED)", "False"),
     bug(WRITER, "CheckpointWriter.commit", "self._disk.sync_directory(self._written)"),
@@ -104,18 +108,18 @@ FOUND_BY_WIDER_TESTS = [
         "held.generation != message.generation",
     ),
     bug(
-        STORE,
-        "Store.apply",
-        "table.update(rows[table.shard.name], step - self.origin, rate_scale)",
-        "table.update(rows[table.shard.name], step - self.origin, 1.0)",
+        UPDATER,
+        "_TableUpdate.make",
+        "optimizer.update_rows(value, ids, gradient.rows, slots, step.number, rate_scale=scale)",
+        "optimizer.update_rows(value, ids, gradient.rows, slots, step.number)",
     ),
     bug(
-        STORE,
-        "Store.apply",
-        "self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)",
-        "self.optimizer.update(value, gradient, slots, step, rate_scale=rate_scale, out=new)",
+        UPDATER,
+        "_GroupUpdate.make",
+        "step.optimizer.update(value, mean, slots, step.number, rate_scale=given.rate_scale, out=out)",
+        "step.optimizer.update(value, mean, slots, given.version, rate_scale=given.rate_scale, out=out)",
     ),
-    bug(STORE, "Store.apply", "if step + 1 == self.max_steps:\n    self.optimizer.finalize(new, slots)"),
+    bug(UPDATER, "_GroupUpdate.make", "if step.ends:\n    step.optimizer.finalize(out, slots)"),
     bug(
         START,
         "_restored",

@@ -40,6 +40,16 @@ AGREEING = [
     ),
     bug("collectives/board.py", "Ledger.write", "self._need(start, stop)"),
     bug(
+        "parameters/store.py",
+        "TwoSidedStore._next",
+        "self._sides[(version + 1) % 2]",
+        "self._sides[version % 2]",
+        says="an update is made in the place of the version before it",
+    ),
+    bug("parameters/updater.py", "_GroupUpdate.make", "slot[...] = now[name][elements]"),
+    bug("parameters/updater.py", "_TableUpdate.carry", "now[name][self._moved(block)] = array"),
+    bug("variables/shown_variables.py", "ShownVariables.show", "follow(replaced)"),
+    bug(
         f"{MULTI_WORKER}/orders.py",
         "OrderBook.sums_after",
         "tally.add(version, each)",

@@ -55,11 +55,8 @@ PUSHES = [
     bug(
         MEANS,
         "row_mean",
-        "np.divide(total, divisor, out=total)",
-        (
-            "np.divide(total, np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind), "
-            "out=total)"
-        ),
+        "total /= divisor",
+        ("total /= np.sum([np.isin(union, ids) for ids, _ in pairs], axis=0)[:, None].astype(kind)"),
         says="each row is divided by the contributors that list it",
     ),
     bug(
@@ -118,21 +115,23 @@ SERVER = [
     bug(
         STORE,
         "Store.restore_slots",
-        "self.slots[name][position] = block",
-        "self.slots[name][position - 1] = block",
+        "self._dense[index][name] = block",
+        "self._dense[index - 1][name] = block",
     ),
     bug(
-        STORE,
-        "Store.apply",
-        "self.optimizer.update(value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new)",
-        (
-            "self.optimizer.update(value, gradient, slots, step - self.origin + 1, rate_scale=rate_scale, "
-            "out=new)"
-        ),
+        "parameters/updater.py",
+        "_GroupUpdate.make",
+        "step.optimizer.update(value, mean, slots, step.number, rate_scale=given.rate_scale, out=out)",
+        ("step.optimizer.update(value, mean, slots, step.number + 1, rate_scale=given.rate_scale, out=out)"),
     ),
-    bug(STORE, "Store.apply", "self._take_effect(step + 1)", "self._take_effect(step)"),
+    bug(STORE, "Store.make", "self._take_effect(given.version + 1)", "self._take_effect(given.version)"),
     bug(STORE, "Store._keep_dense", "*"),
-    bug("parameters/table.py", "Table.update", "self.snapshot.save_rows(gradient.ids)"),
+    bug(
+        "parameters/table.py",
+        "Table.keep",
+        "self.snapshot.keep_all() if ids is None else self.snapshot.save_rows(ids)",
+        "self.snapshot.keep_all() if ids is None else None",
+    ),
     bug(
         "roles/parameter_server/questions.py",
         "Snapshots.keeps",

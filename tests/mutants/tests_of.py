@@ -87,6 +87,7 @@ MIRRORED = {
     "parameters/placement.py": ["protocol/test_placement.py"],
     "parameters/store.py": [
         "roles/test_store.py",
+        "collectives/test_row_update.py",
         "roles/test_in_place.py",
         "roles/test_table.py",
         "roles/test_tables_on_servers.py",
@@ -94,6 +95,14 @@ MIRRORED = {
         "roles/test_compressed_pushes.py",
     ],
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
+    "parameters/updater.py": [
+        "roles/test_store.py",
+        "roles/test_table.py",
+        "collectives/test_row_update.py",
+        "collectives/test_virtual_host.py",
+        "strategies/test_bits_of_tables.py",
+    ],
+    "variables/shown_variables.py": ["strategies/test_variables_follow.py"],
     "parameters/versions.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],
     "protocol/async_updates.py": [

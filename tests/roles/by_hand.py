@@ -163,7 +163,7 @@ class Hand:
     def image(self, server=0):
         """The state of a server that a refused message must leave alone, bit for bit."""
         held = self.servers[server].held
-        arrays = [*held.store.values, *(array for arrays in held.store.slots.values() for array in arrays)]
+        arrays = [array for arrays in held.store.parts for array in arrays.values()]
         return held.version, held.seen.export(), [array.tobytes() for array in arrays]
 
     def version(self, server=0):

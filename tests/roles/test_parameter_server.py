@@ -147,7 +147,7 @@ def test_slots_of_a_checkpoint_are_restored_and_those_of_a_wrong_size_refused():
     assert (
         only(hand.say("chief:0", message, [*hand.blocks(), np.arange(7, dtype=np.float32)])) == Initialised()
     )
-    assert hand.servers[0].held.store.slots["m"][0].tolist() == list(range(7))
+    assert hand.servers[0].held.store.parts[0]["m"].tolist() == list(range(7))
     assert only(hand.push("worker:0", sequence=8, base=3)).duplicate
 
 

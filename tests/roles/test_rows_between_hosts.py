@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from collectives.scene import Scene
 from collectives.served import Served
-from collectives.test_row_update import ROWS, RULES, VARIABLES, WIDTH, Drawn
+from collectives.test_row_update import ROWS, RULES, VARIABLES, WIDTH, Drawn, make
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from whole_mean import mean
 
 from dtrain.collectives.between_hosts.all_reduce import Route
 from dtrain.collectives.between_hosts.follower import BeginAttempt
-from dtrain.collectives.update import Contributions
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, TrainingError, WaitTimeoutError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Hello
-from dtrain.parameters.means import mean
+from dtrain.parameters.updater import Contributions
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.links import Ways
@@ -112,9 +112,8 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
         reductions = [HostReduction.of(arena, host, deterministic=True) for host, arena in enumerate(arenas)]
         stores = []
         for arena in arenas:
-            arena.fill(scene.initial())
+            scene.fill(arena)
             stores.append(arena.store(optimizers.serialize(rule), max_steps=scene.steps))
-        memories = [arena.block_update(store) for arena, store in zip(arenas, stores, strict=True)]
         places = sorted(counted)
         for version in range(scene.steps):
             counts = [chance.randint(1, 5) for _ in places] if weighted else None
@@ -126,9 +125,8 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
             for host, arena in enumerate(arenas):
                 for part in held[host]:
                     rows = {}
-                    scene.compute(
-                        version, part, arena.values.variables, arena.gradients[part].variables, rows
-                    )
+                    gradients = arena.gradients[part].variables
+                    scene.compute(version, part, stores[host].variables, gradients, rows)
                     arena.rows.put(part, rows)
             what = begun(version, held), MeanTerms(tuple(places), given.count, weights)
 
@@ -137,21 +135,14 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
 
             with ThreadPoolExecutor(3) as pool:
                 list(pool.map(summed, range(3)))
-            for arena, memory in zip(arenas, memories, strict=True):
+            for arena, store in zip(arenas, stores, strict=True):
                 blocks = [arena.counted(part) for part in places]
-                memory.contributions = replace(
-                    Contributions.of(blocks, PARTS - len(places), counts, version), means=arena.means
-                )
-                limited = not rule.elementwise
-                for piece in memory.pieces if limited else ():
-                    memory.square(piece)
-                memory.limit(limited=limited)
-                for block in chance.sample(memory.blocks, len(memory.blocks)):
-                    memory.update(block)
+                step = Contributions.of(blocks, PARTS - len(places), counts, version)
+                make(store, replace(step, means=arena.means), chance)
             blocks = [served.gradient(version, part)[0] for part in places]
             served.store.apply(mean(blocks, [True], PARTS, counts, served.store.values), version)
         for arena in arenas:
-            served.hold_against(arena)
+            served.hold_against(arena, scene.steps)
     finally:
         hosts.close()
 
@@ -240,8 +231,8 @@ def test_what_comes_lies_apart_from_what_is_computed_here(streams):
     arena.rows.put(1, {"table": own})
     rows = np.arange(2 * LONG, dtype=np.float32)
     receives(arena, hosts, head(3, 7, 1, LONG), ALL, rows)
-    assert [block.tolist() for block in arena.given(1)[1:]] == [[3], [1.0, 1.0]]
-    _, ids, values = arena.counted(1)
+    assert [block.tolist() for block in arena.given(1)] == [[3], [1.0, 1.0]]
+    ids, values = arena.counted(1)
     assert (ids.tobytes(), values.tobytes()) == (ALL.tobytes(), rows.tobytes())
 
 

@@ -126,7 +126,7 @@ def test_the_state_is_read_as_it_was_while_training_goes_on(updates):
     hand.push("chief:0")
     held = hand.servers[0].held.store
     then = {("", part): array.copy() for part, array in enumerate(held.values)}
-    then["accumulator", 0] = held.slots["accumulator"][0].copy()
+    then["accumulator", 0] = held.parts[0]["accumulator"].copy()
     assert only(hand.say("chief:0", Snapshot(at_least=1, wait_s=WAIT_S))).slots == ("accumulator",)
     for (name, part), array in sorted(then.items(), key=lambda item: item[0][1]):
         for start in range(0, array.size, 2):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import every_row
+from whole_mean import mean
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
@@ -15,7 +16,6 @@ from dtrain.learning.core.initializers import RandomNormal
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import legacy
 from dtrain.parameters import placement
-from dtrain.parameters.means import mean
 from dtrain.parameters.replica_memory import RowRoutes
 from dtrain.parameters.store import Store
 from dtrain.parameters.table import VALUES

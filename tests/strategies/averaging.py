@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import mean
 from dtrain.protocol.contributions import Outcome
 from dtrain.strategies.in_process.training import LocalReplica, LocalStrategy, LocalTraining
 from dtrain.strategies.interface import TurnReplica
@@ -19,21 +18,14 @@ class AveragingReplica(LocalReplica):
         self._held = held
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        replicas = self.training.cut.parts
         self._held[self.next_batch()] = self, sums, examples
-        if len(self._held) < replicas:
+        if len(self._held) < self.training.cut.parts:
             return Outcome(Verdict.PENDING)
         parts = sorted(self._held)
         contributions = [self._held.pop(part) for part in parts]
-        store = self.training.store
-        average = mean(
-            [replica.blocks() for replica, _, count in contributions if count],
-            [group.trainable for group in store.groups],
-            parts=replicas,
-            present=store.values,
-        )
+        gradients = [replica.blocks() for replica, _, count in contributions if count]
         total = sum(count for _, _, count in contributions)
-        return self.training.apply(average, parts, [each for _, each, _ in contributions], loss, total)
+        return self.training.apply(gradients, parts, [each for _, each, _ in contributions], loss, total)
 
 
 class AveragingStrategy(LocalStrategy):

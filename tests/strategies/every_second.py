@@ -15,7 +15,7 @@ class PatientReplica(LocalReplica):
         training, part = self.training, self.next_batch()
         gradient = self.blocks()
         if training.global_step % 2:
-            return training.apply(gradient, [part], [sums], loss, examples)
+            return training.apply([gradient], [part], [sums], loss, examples)
         training.advance(lambda: training.state.dealer.settle(part), [sums], loss, examples)
         return APPLIED
 

@@ -12,7 +12,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from dtrain.messages import Verdict
-from dtrain.parameters.means import mean
 from dtrain.protocol.contributions import Outcome
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.training import LocalReplica, LocalStrategy
@@ -112,14 +111,8 @@ class Fleet:
     def _make_step(self) -> None:
         parts = sorted(self.held)
         every = [self.held.pop(part) for part in parts]
-        store = self.core.store
-        average = mean(
-            [blocks for blocks, _, _, examples in every if examples],
-            [group.trainable for group in store.groups],
-            parts=self.tasks,
-            present=store.values,
-        )
-        self.core.apply(average, [], [sums for _, sums, _, _ in every], every[0][2], 1)
+        gradients = [blocks for blocks, _, _, examples in every if examples]
+        self.core.apply(gradients, [], [sums for _, sums, _, _ in every], every[0][2], 1)
         self.members = sorted(self.live)
 
 

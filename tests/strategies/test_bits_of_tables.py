@@ -13,6 +13,7 @@ from strategies import test_bits_of_threads as threads
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
+from dtrain.parameters import store
 from dtrain.strategies.in_process import thread_replicas
 from dtrain.training.fits import fitting
 
@@ -51,7 +52,8 @@ def on_servers(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "TABLE_BYTES", 1)
         patch.setattr(threads, "RULES", RULES)
-        patch.setattr(thread_replicas, "BLOCK_ELEMENTS", 100)
+        patch.setattr(store, "BLOCK_ELEMENTS", 100)
+        patch.setattr(thread_replicas, "SHARED_ELEMENTS", 0)
         yield found
 
 

@@ -10,6 +10,7 @@ from in_memory import InMemoryCluster
 
 import dtrain as dt
 from dtrain.config import CentralStorageSection, MirroredSection
+from dtrain.parameters import store
 from dtrain.strategies.in_process import thread_replicas
 from dtrain.strategies.mirrored import threads_strategy
 
@@ -76,7 +77,7 @@ def test_every_synchronous_strategy_gives_the_same_bits(parts, rule, tmp_path, m
         assert_same(in_threads(section, rule), expected)
     # Threads that take the next block of a larger model do so here too.
     monkeypatch.setattr(thread_replicas, "SHARED_ELEMENTS", 0)
-    monkeypatch.setattr(thread_replicas, "BLOCK_ELEMENTS", 100)
+    monkeypatch.setattr(store, "BLOCK_ELEMENTS", 100)
     assert_same(in_threads(sections[0], rule), expected)
 
 

@@ -176,7 +176,6 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
     state = FitState(max_steps=4, dealt=Dealt(2), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)))
     terms = msgspec.structs.replace(entered(0, False), state=state, joins=True)
     arena = Arena.make(shape_of(plan, terms, several_hosts=False))
-    arena.fill({"w": np.zeros(3, np.float32)}, {})
     member = begin_here(Meeting(lambda task: None), terms, arena, [0], 0)
     told = Frame(terms, passed=tuple(map(Descriptor, member.shared.descriptors)))
     leader = Answers(told, Over(generation=2))

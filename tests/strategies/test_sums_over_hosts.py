@@ -61,7 +61,7 @@ class Calling(Scene):
 
     def train(self, driver, passes, calls):
         """As `train`, with the calls of each part."""
-        views = driver.values.variables
+        views = driver.store.variables
 
         def run(place, number, gradients, all_reduce):
             running, result = self.calls(number, place, views, gradients), None

@@ -28,7 +28,7 @@ from dtrain.types import Array
 
 LINE_WORDS = 8
 """Words of 8 bytes in a cache line of 64 bytes; only the first word of each line is used."""
-_BLOCK_BITS = 24
+_COUNT_BITS = 24
 
 
 class SharedWords(Protocol):
@@ -78,8 +78,7 @@ class Board:
         arrived: by rank, the round in which the rank has nothing more to compute. What it has ordered before
             holds in this round.
         squared: by slice, the round for which its squares of gradients are there.
-        saved: by slice, how many blocks of a round were put aside; see `count`.
-        done: by slice, how many blocks of a round are updated; see `count`.
+        made: by slice, the round for which its new rows lie beside their tables.
         fin: by slice, the round for which the slice is finished.
         members: by parity of a round, its members as a set of bits. It is written, as are the next two, by
             the owner or successor of slice 0, before that slice is finished in the round before.
@@ -112,8 +111,7 @@ class Board:
         self.ready, self.examples, self.finite = column(parts), column(parts), column(parts)
         self.computed_by, self.sums_nbytes = column(parts), column(parts)
         self.arrived = column(ranks)
-        self.squared = column(ranks)
-        self.saved, self.done, self.fin = column(ranks), column(ranks), column(ranks)
+        self.squared, self.made, self.fin = column(ranks), column(ranks), column(ranks)
         self.members, self.versions, self.batches = column(2), column(2), column(2)
         self.offered, self.admitted = column(ranks), column(ranks)
         self.void = column(1)
@@ -127,17 +125,17 @@ class Board:
 
 def lines(ranks: int, parts: int) -> int:
     """Return how many cache lines a board needs."""
-    return 5 * parts + 8 * ranks + 15
+    return 5 * parts + 7 * ranks + 15
 
 
 def count(word: int, number: int) -> int:
-    """Return how many blocks the word `saved` or `done` counts: none if it is of an earlier round."""
-    of_round, blocks = divmod(word, 1 << _BLOCK_BITS)
-    return blocks if of_round == number else 0
+    """Return what a word counts that `counted` made: nothing if it is of another round."""
+    of_round, counted = divmod(word, 1 << _COUNT_BITS)
+    return counted if of_round == number else 0
 
 
-def counted(number: int, blocks: int) -> int:
-    return (number << _BLOCK_BITS) + blocks
+def counted(number: int, many: int) -> int:
+    return (number << _COUNT_BITS) + many
 
 
 def bits(ranks: Iterable[int]) -> int:

@@ -7,7 +7,8 @@ version, or, where every gradient is refused or empty, passes its batch over.
 2. A replica computes its parts and says so; then it waits until every part is complete, and every member has
    arrived or is dead. What stands on the board about the parts is then the same for all.
 3. It takes its slice through the phases of the round and waits, after each, until all slices are through.
-   Those of the dead are finished by their successors. The last phase is the update, block by block (`work`).
+   Those of the dead are begun anew by their successors. The last phase is the update, block by block
+   (`parameters.updater`).
 
 Where there are several hosts, a replica computes of those parts that are due at its host, and waits until the
 mean over all hosts is here; what the board says of all parts has then been written for it.
@@ -28,7 +29,7 @@ from enum import Enum
 
 import msgspec
 
-from dtrain.collectives.board import Board, ranks_in
+from dtrain.collectives.board import Board, Column, ranks_in
 
 
 class Phase(Enum):
@@ -36,7 +37,10 @@ class Phase(Enum):
 
     SQUARES = "squares"
     """Add up squares of the gradient, for a limit of its norm."""
+    ROWS = "rows"
+    """Make new rows beside tables that are there once."""
     UPDATE = "update"
+    """Make all else of the next version, and carry new rows into their tables."""
 
 
 class Compute(msgspec.Struct, frozen=True):
@@ -106,10 +110,6 @@ class SharedStep:
         self._open_parts = list(parts)
         self._open_slices = list(range(len(members)))
         self._phases: list[Phase] | None = None
-        self._columns = {
-            Phase.SQUARES: board.squared,
-            Phase.UPDATE: board.fin,
-        }
 
     def go_through(self, *phases: Phase) -> None:
         """Take every slice through these phases, and the update at last."""
@@ -164,7 +164,7 @@ class SharedStep:
         return ranks_in(board.due[number % 2]) if board.due_of[0] >= number else ()
 
     def _work(self, phase: Phase, dead: Set[int]) -> Action | None:
-        number, members, through = self._number, self._members, self._columns[phase].read()
+        number, members, through = self._number, self._members, through_phase(self._board, phase).read()
         self._open_slices = [each for each in self._open_slices if through[each] < number]
         owners = {each: successor(members, each, dead) for each in self._open_slices}
         mine = [each for each, owner in owners.items() if owner == self._rank]
@@ -175,6 +175,17 @@ class SharedStep:
         return None
 
 
+def through_phase(board: Board, phase: Phase) -> Column:
+    """Return the words that say, by slice, of which round this phase is over."""
+    match phase:
+        case Phase.SQUARES:
+            return board.squared
+        case Phase.ROWS:
+            return board.made
+        case Phase.UPDATE:
+            return board.fin
+
+
 def successor(order: Sequence[int], place: int, dead: Container[int]) -> int:
     """Return the rank that has what belongs to `order[place]`; one of `order` must be alive."""
     for turn in range(len(order)):
@@ -182,3 +193,8 @@ def successor(order: Sequence[int], place: int, dead: Container[int]) -> int:
         if rank not in dead:
             return rank
     raise AssertionError("a replica that asks is alive itself")
+
+
+def share(blocks: int, slices: int, number: int) -> range:
+    """Return which of so many blocks make up slice `number` of `slices`."""
+    return range(blocks * number // slices, blocks * (number + 1) // slices)

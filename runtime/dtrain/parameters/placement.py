@@ -22,7 +22,6 @@ from math import prod
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from dtrain.config.choices import Placement
 from dtrain.errors import InputError, SpecError
@@ -78,6 +77,19 @@ class Shard(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         return self.size * DTYPE_BYTES[self.dtype]
 
+    @property
+    def rows(self) -> int:
+        return self.row_stop - self.row_start
+
+    @property
+    def width(self) -> int:
+        """Elements of a row."""
+        return prod(self.shape[1:])
+
+    @property
+    def row_nbytes(self) -> int:
+        return self.width * DTYPE_BYTES[self.dtype]
+
 
 class Group(msgspec.Struct, frozen=True, dict=True):
     """One flat array of all `shards` of one server with the same dtype and trainability, in their order."""
@@ -121,13 +133,11 @@ class Plan(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         shards: in order of creation; those of one variable are neighbours and cover its rows.
-        by_rows: the names of tables that lie at the end of their groups, see `plan_without_servers`.
     """
 
     variables: tuple[VariableSpec, ...]
     shards: tuple[Shard, ...]
     servers: int
-    by_rows: tuple[str, ...] = ()
 
     @cached_property
     def hash(self) -> str:
@@ -206,15 +216,6 @@ def plan(
     else:
         raise SpecError(f"placement: expected round_robin or greedy, found {placement!r}")
     return _assemble(variables, rows, chosen, servers)
-
-
-def plan_without_servers(variables: Sequence[VariableSpec]) -> Plan:
-    """Return the plan of replicas that share memory, in which sparse variables lie behind all others of
-    the groups: so memory of gradients, given as rows, has the same groups without their ends.
-    """
-    ordered = sorted(variables, key=lambda variable: variable.sparse)
-    by_rows = tuple(variable.name for variable in ordered if variable.sparse)
-    return replace(plan([replace(each, sparse=False) for each in ordered], 1), by_rows=by_rows)
 
 
 def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:

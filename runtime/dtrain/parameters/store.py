@@ -18,12 +18,22 @@ from msgspec.structs import replace
 
 from dtrain.errors import InputError
 from dtrain.learning import optimizers
-from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.parameters.compression import CompressedValues, Compression
 from dtrain.parameters.placement import ServerLayout
 from dtrain.parameters.table import VALUES, Table
+from dtrain.parameters.updater import (
+    BLOCK_ELEMENTS,
+    Contributions,
+    Parts,
+    Run,
+    Step,
+    Updater,
+    finalize,
+    run_here,
+)
 from dtrain.parameters.versions import BufferAllocator, CopyOnWriteSnapshot, VersionedBuffers
-from dtrain.types import Array
+from dtrain.types import Array, Blocks
+from dtrain.variables.shown_variables import ShownVariables, replacing
 
 Values = Sequence[np.ndarray[Any, Any]]
 
@@ -57,8 +67,9 @@ class Store:
     """Variables and slots of one server, changed by one thread at a time.
 
     Attributes:
-        slots: by slot name `[trainable group]`, flat arrays of the group's size, owned and updated in place.
         assigned: the number of the newest order whose values are in force.
+        parts: the arrays of each group, then of each table, by name; owned, and updated in place.
+        updater: the blocks of the step that is begun.
     """
 
     def __init__(
@@ -70,11 +81,11 @@ class Store:
         max_steps: int | None = None,
         allocator: BufferAllocator | None = None,
         compression: Compression | None = None,
-        slots: Mapping[str, Sequence[Array]] | None = None,
+        parts: Parts = (),
     ) -> None:
         """Take over initial values, `[group]`, flat; arrays that cannot be written are copied, others than
         the layout's raise an `InputError`. The optimizer began at `origin` and completes its work at
-        `max_steps`. Slots, by name `[trainable group]`, are new ones by default.
+        `max_steps`. `parts` are arrays for values, slots and tables; by default new ones, of fresh slots.
         """
         self.layout = layout
         self.origin = origin
@@ -89,16 +100,40 @@ class Store:
         self._versions = VersionedBuffers(values, allocator)
         self._compression = compression
         self._compressed = None if compression is None else CompressedValues(compression, layout, allocator)
-        names = self.optimizer.initial_slots(np.zeros(0))  # names also where a server has nothing to train
-        if slots is None:
-            fresh = [self.optimizer.initial_slots(self.values[index]) for index in self.trainable]
-            slots = {name: [each[name] for each in fresh] for name in names}
-        self.slots = {name: list(slots[name]) for name in names}
+        names = tuple(self.optimizer.initial_slots(np.zeros(0)))
+        self.slot_names = names  # also where a server has nothing to train
         self._changes: list[Change] = []
         self.assigned = (0, 0)
         self._snapshots: list[CopyOnWriteSnapshot] = []
-        self.tables = [Table(shard, self.optimizer) for shard in layout.tables]
+        self._dense: Parts = parts[: len(values)] or [self._fresh(each) for each in range(len(values))]
+        own: Sequence[dict[str, Array] | None] = parts[len(values) :] or [None] * len(layout.tables)
+        self.tables = [Table(shard, names, each) for shard, each in zip(layout.tables, own, strict=True)]
         self._trained_tables = [table for table in self.tables if table.shard.trainable]
+        self.parts: Parts = [*self._dense, *(table.arrays for table in self.tables)]
+        self._place = self.values
+        self.updater = Updater(layout, BLOCK_ELEMENTS)
+
+    def _fresh(self, group: int) -> dict[str, Array]:
+        value = self.values[group]
+        slots = self.optimizer.initial_slots(value) if self.groups[group].trainable else {}
+        return {VALUES: value, **slots}
+
+    @cached_property
+    def variables(self) -> ShownVariables:
+        """Every shard by name, as views of the newest values: dense ones in their order, then tables."""
+        return ShownVariables(self._views(self.parts))
+
+    def _views(self, parts: Parts, array: str = VALUES) -> dict[str, Array]:
+        """Return all shards that have such an array, by name."""
+        held = [each.get(array) for each in parts]
+        views: dict[str, Array] = {}
+        for group, flat in zip(self.groups, held, strict=False):
+            views |= {} if flat is None else group.views(flat)
+        shards = [shard for group in self.groups for shard in group.shards if shard.name in views]
+        shards.sort(key=lambda shard: (shard.variable, shard.row_start))
+        tables = zip(self.tables, held[len(self.groups) :], strict=True)
+        dense = {shard.name: views[shard.name] for shard in shards}
+        return {**dense, **{table.shard.name: rows for table, rows in tables if rows is not None}}
 
     @property
     def values(self) -> list[Array]:
@@ -119,23 +154,42 @@ class Store:
         if self._compressed is not None:
             self._compressed.disconnected(reading)
 
+    def fill(self, values: Mapping[str, Any], slots: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Set uncut variables by name, and their slots by slot and variable, by default to new ones.
+
+        Those of tables may be anything that can be sliced by rows.
+        """
+        tables = {table.shard.name: table for table in self.tables}
+        for slot, views in {VALUES: self.variables, **self.all_slots()}.items():
+            for name, view in views.items():
+                if slot == VALUES:
+                    source = values[name]
+                elif slots is not None:
+                    source = slots[slot][name]
+                else:
+                    source = self.optimizer.initial_slots(values[name])[slot]
+                if name in tables:
+                    tables[name].fill(slot, source)
+                else:
+                    view[...] = source
+
     def restore_slots(self, names: Sequence[str], blocks: Sequence[Array]) -> None:
         """Take over a checkpoint's slots, `[trainable group]` for each name; read-only arrays are copied."""
-        if set(names) != set(self.slots) or _mismatch(
+        if set(names) != set(self.slot_names) or _mismatch(
             blocks, [self._kinds[index] for index in self.trainable] * len(names)
         ):
             raise InputError(
-                f"expected the optimizer's slots {sorted(self.slots)}, one block for each trainable group; "
-                f"found {sorted(names)} in {len(blocks)} blocks"
+                f"expected the optimizer's slots {sorted(self.slot_names)}, one block for each trainable "
+                f"group; found {sorted(names)} in {len(blocks)} blocks"
             )
         remaining = iter(blocks)
         for name in names:
-            for position in range(len(self.trainable)):
+            for index in self.trainable:
                 block = next(remaining)
                 if block.flags.writeable:
-                    self.slots[name][position] = block
+                    self._dense[index][name] = block
                 else:
-                    self.slots[name][position][...] = block
+                    self._dense[index][name][...] = block
 
     @property
     def optimizer_config(self) -> dict[str, Any]:
@@ -144,10 +198,10 @@ class Store:
     def change(self, change: Change, reached: int) -> None:
         """Apply other numbers, or other values, from a version on; `reached` is the newest."""
         names = optimizers.from_config(change.optimizer).initial_slots(np.zeros(0))
-        if set(names) != set(self.slots):
+        if set(names) != set(self.slot_names):
             raise InputError(
-                f"a change of the optimizer during training: expected the slots {sorted(self.slots)}, found "
-                f"{sorted(names)}; change its numbers, not its kind"
+                "a change of the optimizer during training: expected the slots "
+                f"{sorted(self.slot_names)}, found {sorted(names)}; change its numbers, not its kind"
             )
         if change.values and (reason := self._change_mismatch(change.values)):
             raise InputError(reason)
@@ -168,15 +222,13 @@ class Store:
         while self._changes and self._changes[0].version <= version:
             change = self._changes.pop(0)
             self.optimizer = optimizers.from_config(change.optimizer)
-            for table in self.tables:
-                table.optimizer = self.optimizer
             if change.values:
                 self.assigned = change.number
                 self._keep_dense()
                 place = self._versions.next_place()
                 for value, new in zip(place, change.values, strict=False):
                     value[...] = new
-                self._versions.publish(place)
+                self._publish(place)
                 for table, rows in zip(self.tables, change.values[len(place) :], strict=True):
                     if rows.size:
                         table.assign(rows)
@@ -185,29 +237,19 @@ class Store:
         self.max_steps = step
         if reached >= step:
             self._keep_dense()
-            values = self.values
             place = self._versions.next_place()
-            for value, new in zip(values, place, strict=True):
+            for value, new in zip(self.values, place, strict=True):
                 new[...] = value
-            for position, index in enumerate(self.trainable):
-                self.optimizer.finalize(place[index], self._slots_of(position))
-            for table in self._trained_tables:
-                table.finalize()
-            self._versions.publish(place)
-
-    def slot_views(self, slot: str) -> dict[str, Array]:
-        views: dict[str, Array] = {}
-        for index, flat in zip(self.trainable, self.slots[slot], strict=True):
-            views |= self.groups[index].views(flat)
-        return views
+            self._publish(place)
+            for index in self.trainable:
+                finalize(self.optimizer, self._dense[index])
+            for table in self._trained_tables if self.optimizer.use_ema else ():
+                table.keep(None)
+                finalize(self.optimizer, table.arrays)
 
     def all_slots(self) -> dict[str, dict[str, Array]]:
         """Return every slot of every trainable shard, tables included: by slot, then by the shard's name."""
-        tables = {
-            slot: {table.shard.name: table.slots[slot] for table in self._trained_tables}
-            for slot in self.slots
-        }
-        return {slot: {**self.slot_views(slot), **tables[slot]} for slot in self.slots}
+        return {slot: self._views(self.parts, slot) for slot in self.slot_names}
 
     def _change_mismatch(self, blocks: Sequence[Array]) -> str | None:
         groups = blocks[: len(self.groups)]
@@ -225,9 +267,13 @@ class Store:
         return _mismatch(groups, self._kinds)
 
     @cached_property
+    def elements(self) -> int:
+        """The number of elements of all variables."""
+        return sum(arrays[VALUES].size for arrays in self.parts)
+
+    @cached_property
     def nbytes(self) -> int:
-        arrays = [*self.values, *(array for arrays in self.slots.values() for array in arrays)]
-        return sum(array.nbytes for array in arrays) + sum(table.nbytes for table in self.tables)
+        return sum(array.nbytes for arrays in self.parts for array in arrays.values())
 
     def table(self, number: int) -> Table:
         if not 0 <= number < len(self.tables):
@@ -267,81 +313,58 @@ class Store:
             raise InputError(reason)
         return blocks
 
-    def apply(self, gradients: Sequence[Array], step: int, rate_scale: float = 1.0) -> None:
-        """Apply one optimizer update: gradients of trainable groups, new values of others, rows of tables.
+    def apply(self, gradients: Blocks, step: int, rate_scale: float = 1.0) -> None:
+        """Make the version after `step` of one gradient; arguments are those of `Contributions`."""
+        self.make(Contributions([gradients], 1, None, step, rate_scale))
 
-        The next version is written beside the newest one while that one is read, else in its place; slots and
-        tables in theirs.
+    def make(self, given: Contributions, run: Run = run_here) -> None:
+        """Make the next version; slots and tables change in place.
+
+        Values are written beside the newest ones while these are read, else in their place.
 
         Args:
-            gradients: flat, in the order of the groups; then row numbers and rows of each trainable table.
-            step: the version that is updated.
-            rate_scale: factor on the learning rate (staleness).
+            run: calls a function with each block, in any order, in any thread.
         """
-        dense = gradients[: len(self.groups)]
-        rows = {
-            table.shard.name: table.gradient(ids, values) for table, ids, values in self._listed(gradients)
-        }
-        if rows or not self.optimizer.elementwise:
-            dense = self._clip(dense, rows)
-        self._keep_dense()
-        position = 0
-        place = self._versions.next_place()
-        for index, (value, new, gradient) in enumerate(zip(self.values, place, dense, strict=True)):
-            if self.groups[index].trainable:
-                slots = self._slots_of(position)
-                self.optimizer.update(
-                    value, gradient, slots, step - self.origin, rate_scale=rate_scale, out=new
-                )
-                if step + 1 == self.max_steps:
-                    self.optimizer.finalize(new, slots)
-                position += 1
-            else:
-                new[...] = gradient
-        for table in self._trained_tables:
-            table.update(rows[table.shard.name], step - self.origin, rate_scale)
-            if step + 1 == self.max_steps:
-                table.finalize()
-        self._versions.publish(place)
-        self._take_effect(step + 1)
+        self._place = self._versions.next_place()
+        updater = self.begin(given)
+        if updater.limited:
+            run(updater.square, updater.pieces)
+            updater.limit()
+        run(updater.make, updater.blocks)
+        self._publish(self._place)
+        self._take_effect(given.version + 1)
 
-    def _slots_of(self, position: int) -> dict[str, Array]:
-        """Return the slots of the trainable group with this number, by name."""
-        return {name: arrays[position] for name, arrays in self.slots.items()}
+    def begin(self, given: Contributions) -> Updater:
+        """Cut the step after `given.version`; what a snapshot remembers stays as it was."""
+        version = given.version
+        ends = version + 1 == self.max_steps
+        step = version - self.origin
+        self.updater.begin(Step(given, self.optimizer, step, ends, self.parts, self._next(version)))
+        self._keep_dense()
+        listed_only = self.optimizer.touches_listed_rows_only
+        for part, ids in self.updater.rows_listed.items() if self._snapshots else ():
+            self.tables[part - len(self.groups)].keep(ids if listed_only else None)
+        return self.updater
+
+    def _next(self, version: int) -> Parts:
+        """Return the arrays that the version after this one is written to."""
+        if self._place is self.values:
+            return self.parts
+        dense = [{**arrays, VALUES: new} for arrays, new in zip(self._dense, self._place, strict=True)]
+        return [*dense, *self.parts[len(dense) :]]
+
+    def _publish(self, place: list[Array]) -> None:
+        self._versions.publish(place)
+        for arrays, value in zip(self._dense, place, strict=True):
+            arrays[VALUES] = value
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
         tables = self._trained_tables
         first = len(self.groups)
         return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
 
-    def _clip(self, gradients: Sequence[Array], rows: dict[str, SparseRows]) -> Sequence[Array]:
-        """Limit gradients as whole variables: dense ones in place where they can be written, rows in `rows`.
-
-        Element-wise limits of dense ones are part of the update itself.
-        """
-        if self.optimizer.elementwise:
-            rows.update(
-                (name, clipped)
-                for name, clipped in self.optimizer.clip(rows).items()
-                if isinstance(clipped, SparseRows)
-            )
-            return gradients
-        gradients = [gradient if gradient.flags.writeable else np.array(gradient) for gradient in gradients]
-        trained = {shard.name for index in self.trainable for shard in self.groups[index].shards}
-        views = {name: view for name, view in self.layout.views(gradients).items() if name in trained}
-        for name, clipped in self.optimizer.clip({**views, **rows}).items():
-            if isinstance(clipped, SparseRows):
-                rows[name] = clipped
-            else:
-                views[name][...] = clipped
-        return gradients
-
     def mark(self) -> None:
-        slots = {index: self._slots_of(position) for position, index in enumerate(self.trainable)}
-        self._snapshots = [
-            CopyOnWriteSnapshot({VALUES: value, **slots.get(index, {})})
-            for index, value in enumerate(self.values)
-        ]
+        self._snapshots = [CopyOnWriteSnapshot(arrays) for arrays in self._dense]
         self._snapshots += [table.mark() for table in self.tables]
 
     def read_snapshot(self, part: int, name: str, start: int, stop: int) -> Array:
@@ -362,6 +385,46 @@ class Store:
     def _keep_dense(self) -> None:
         for snapshot in self._snapshots[: len(self.groups)]:
             snapshot.keep_all()
+
+
+class TwoSidedStore(Store):
+    """A store in memory that several processes write, in which version n lies on side n modulo 2."""
+
+    def __init__(
+        self,
+        layout: ServerLayout,
+        optimizer: dict[str, Any],
+        sides: Sequence[Parts],
+        origin: int,
+        max_steps: int | None,
+        updater: Updater,
+    ) -> None:
+        """Stand at version 0, or another even one; `sides` may have the same arrays of a table."""
+        values = [[arrays[VALUES] for arrays in side[: len(layout.groups)]] for side in sides]
+        super().__init__(layout, optimizer, values[0], origin, max_steps, parts=sides[0])
+        self.updater = updater
+        self._sides = sides
+        self._side = 0
+        self._buffers = [VersionedBuffers(each, BufferAllocator()) for each in values]
+        views = [self._views(side) for side in sides]
+        self.variables = ShownVariables(views[0])
+        self._shown = [(views[side], replacing(views[1 - side], views[side])) for side in (0, 1)]
+
+    def stand_at(self, version: int) -> None:
+        """Go to a version that has been made; `values` and `variables` then show it."""
+        side = version % 2
+        if side == self._side:
+            return
+        self._side = side
+        self.parts = self._sides[side]
+        self._versions = self._buffers[side]
+        self._dense = self.parts[: len(self.groups)]
+        for table, arrays in zip(self.tables, self.parts[len(self.groups) :], strict=True):
+            table.arrays = arrays
+        self.variables.show(*self._shown[side])
+
+    def _next(self, version: int) -> Parts:
+        return self._sides[(version + 1) % 2]
 
 
 def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:

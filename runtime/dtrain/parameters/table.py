@@ -1,13 +1,12 @@
-"""The rows of one sparse variable on one server, with their slots: read, loaded and updated row by row."""
+"""The rows of one sparse variable on one server, with their slots: read, loaded and kept row by row."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.learning.core.drawn_table import DrawnTable
-from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.optimizers import Optimizer
 from dtrain.parameters.placement import Shard
 from dtrain.parameters.versions import CopyOnWriteSnapshot
 from dtrain.types import Array
@@ -22,17 +21,17 @@ class Table:
 
     Attributes:
         arrays: the rows under `VALUES`, and of a trainable table each slot under its name; to be filled
-            before use. Each has the shard's shape; the table owns them.
+            before use, unless they are given. Each has the shard's shape; the table owns them.
         drawn: the source from which `load` draws rows of an array where none are given.
     """
 
-    def __init__(self, shard: Shard, optimizer: Optimizer) -> None:
+    def __init__(self, shard: Shard, slots: Iterable[str], arrays: dict[str, Array] | None = None) -> None:
+        """Begin; `slots` are the names of those that a trainable variable has."""
         self.shard = shard
-        slots = optimizer.initial_slots(np.zeros(0, shard.dtype)) if shard.trainable else ()
-        self.arrays = {name: np.empty(shard.shape, shard.dtype) for name in (VALUES, *slots)}
+        names = (VALUES, *slots) if shard.trainable else (VALUES,)
+        self.arrays = arrays or {name: np.empty(shard.shape, shard.dtype) for name in names}
         self.drawn: dict[str, DrawnTable] = {}
         self.snapshot: CopyOnWriteSnapshot | None = None
-        self.optimizer = optimizer
 
     @property
     def values(self) -> Array:
@@ -64,7 +63,7 @@ class Table:
             raise InputError(f"{self.shard.name}: there are no rows {start} to {stop} of {name or 'values'}")
         if block is None:
             target[start:stop] = self.drawn[name][first + start : first + stop]
-        elif (block.dtype, block.size) != (target.dtype, (stop - start) * self._row_size):
+        elif (block.dtype, block.size) != (target.dtype, (stop - start) * self.shard.width):
             raise InputError(
                 f"{self.shard.name}: {block.size} elements of {block.dtype} are not rows {start} to {stop}"
             )
@@ -72,8 +71,7 @@ class Table:
             target[start:stop] = block.reshape(stop - start, *target.shape[1:])
 
     def assign(self, rows: Array) -> None:
-        if self.snapshot is not None:
-            self.snapshot.keep_all()
+        self.keep(None)
         self.values[...] = rows.reshape(self.values.shape)
 
     def look_up(self, ids: Array) -> Array:
@@ -84,42 +82,27 @@ class Table:
         return rows
 
     def mismatch(self, ids: Array, rows: Array) -> str | None:
-        if rows.dtype != self.values.dtype or rows.size != ids.size * self._row_size:
-            expected = f"{self.values.dtype} rows of {self._row_size} elements"
+        if rows.dtype != self.values.dtype or rows.size != ids.size * self.shard.width:
+            expected = f"{self.values.dtype} rows of {self.shard.width} elements"
             return f"{self.shard.name}: {rows.size} elements of {rows.dtype} for {ids.size} {expected}"
         return self._id_mismatch(ids)
 
-    def gradient(self, ids: Array, rows: Array) -> SparseRows:
-        return SparseRows(ids, rows.reshape(len(ids), *self.shard.shape[1:]))
-
-    def update(self, gradient: SparseRows, step: int, rate_scale: float) -> None:
-        """Apply one update of the optimizer in place; ids ascend and occur once."""
+    def keep(self, ids: Array | None) -> None:
+        """Let a snapshot have these rows as they are, before they change; None: all rows."""
         if self.snapshot is not None:
-            if self.optimizer.touches_listed_rows_only:
-                self.snapshot.save_rows(gradient.ids)
-            else:
-                self.snapshot.keep_all()
-        self.optimizer.update_rows(
-            self.values, gradient.ids, gradient.rows, self.slots, step, rate_scale=rate_scale
-        )
-
-    def finalize(self) -> None:
-        if self.optimizer.use_ema and self.snapshot is not None:
-            self.snapshot.keep_all()
-        self.optimizer.finalize(self.values, self.slots)
+            self.snapshot.keep_all() if ids is None else self.snapshot.save_rows(ids)
 
     def mark(self) -> CopyOnWriteSnapshot:
         self.snapshot = CopyOnWriteSnapshot(self.arrays)
         return self.snapshot
 
-    @property
-    def _row_size(self) -> int:
-        return int(np.prod(self.shard.shape[1:], dtype=np.int64))
-
     def _id_mismatch(self, ids: Array) -> str | None:
         rows = len(self.values)
-        if ids.dtype != np.int64 or (
-            ids.size and not (ids[0] >= 0 and ids[-1] < rows and bool((ids[1:] > ids[:-1]).all()))
-        ):
+        if ids.dtype != np.int64 or not are_rows(ids, rows):
             return f"{self.shard.name}: expected ascending row numbers from 0 to {rows - 1}, each once"
         return None
+
+
+def are_rows(ids: Array, rows: int, after: int = -1) -> bool:
+    """Return whether ids ascend strictly and are rows of a table of so many."""
+    return not ids.size or bool(ids[0] > after and ids[-1] < rows and np.all(ids[1:] > ids[:-1]))

@@ -29,7 +29,7 @@ class SingleReplica(LocalReplica):
         part = self.next_batch()
         if not examples:
             return self.training.pass_over(part)
-        return self.training.apply(self.blocks(), [part], [sums], loss, examples)
+        return self.training.apply([self.blocks()], [part], [sums], loss, examples)
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
         """Return the value, which is the sum and the mean of itself."""

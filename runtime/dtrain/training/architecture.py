@@ -10,6 +10,7 @@ from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from dtrain.training.access import WithAccess
 from dtrain.training.batches import Batches
 from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
+from dtrain.variables.shown_variables import ShownVariables
 
 CLASSES: dict[str, type[Any]] = {}
 """The classes of models of which files know, by name; each adds itself where it is defined."""
@@ -172,6 +174,11 @@ class ModelVariables:
     def bind(self, values: Mapping[str, Array]) -> None:
         for name, variable in self.by_name.items():
             variable.set_all(as_array(values[name]))
+
+    def follow(self, replaced: Mapping[int, Array]) -> None:
+        for variable in self.by_name.values():
+            if (new := replaced.get(id(variable.copy_of(0)))) is not None:
+                variable.set_all(new)
 
     def seen_here(self) -> dict[str, Array]:
         """Return the calling replica's own values; outside of the replicas, the common ones."""
@@ -394,6 +401,18 @@ class Architecture(WithAccess):
         for layer in self.network.layers if self.has_layers else ():
             layer.used_by.add(self)
         self._hand_down(values)
+        if isinstance(values, ShownVariables):
+            values.follower = WeakMethod(self._follow)
+
+    def _follow(self, replaced: Mapping[int, Array]) -> None:
+        """Let new arrays stand wherever this model, and those that use its layers, keep the old ones."""
+        layers = self.network.layers if self.has_layers else ()
+        for model in {self, *(user for layer in layers for user in layer.used_by)}:
+            values = model._values
+            if values is not None and not isinstance(values, ShownVariables):
+                model._values = {name: replaced.get(id(value), value) for name, value in values.items()}
+            if model._in_replicas is not None:
+                model._in_replicas.follow(replaced)
 
     def _set_values(self, values: dict[str, Array]) -> None:
         self._values = values

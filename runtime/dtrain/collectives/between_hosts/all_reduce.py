@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dtrain.collectives.blocks import are_rows
 from dtrain.errors import PeerRefusedError
+from dtrain.parameters.table import are_rows
 from dtrain.types import Array
 
 SEGMENT_BYTES = 512 * 1024

@@ -1,20 +1,21 @@
 """The arena: the memory that all replicas of a host map, and where each thing lies in it.
 
 - the board: the words by which replicas agree (`collectives.board`);
-- the variables and the optimizer's slots, of which there is one copy;
+- the variables and the optimizer's slots on two sides, of which one has the newest version (the rule *Two
+  sides*, `parameters.updater`); tables of which a step moves the listed rows alone are there once;
 - a gradient and the sums of loss and metrics for each part of a batch;
-- a place for each slice, where one block lies aside;
 - the sums of the epochs that have not ended, with which a round begins, for two rounds in turn;
 - where a step does not wait for every replica, the record of how training stands;
 - where there are several hosts, the mean over them, what this host has promised to the others, and where each
   replica takes streams;
-- in a memory of its own, which takes pages only as they are written, the rows of tables that gradients list.
+- in a memory of its own, which takes pages only as they are written, the rows of tables that gradients list,
+  and new rows of tables that are there once.
 
 One process makes the arena and fills the variables and slots; the others receive its file descriptor. Only
 the processes of one user can, and none of them can shrink it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Any, Self
 
@@ -22,20 +23,20 @@ import msgspec
 import numpy as np
 
 from dtrain.collectives.between_hosts.follower import Vote
-from dtrain.collectives.blocks import BLOCK_ELEMENTS, TableInGroup, sizes_without, tables_in
 from dtrain.collectives.board import LINE_WORDS, Board, SharedWords, bits, lines
-from dtrain.collectives.update import BlockUpdate, nbytes_aside, pieces_in
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import InputError, PeerRefusedError, SpecError
 from dtrain.learning import optimizers
 from dtrain.messages import Sums
-from dtrain.parameters import placement
-from dtrain.parameters.placement import Plan
+from dtrain.parameters.placement import Group, Plan, ServerLayout, Shard
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
+from dtrain.parameters.table import VALUES
+from dtrain.parameters.updater import BLOCK_ELEMENTS, Parts, Updater, pieces_in
 from dtrain.roles.collective.shared_records import (
     FitRecord,
     GivenRows,
+    NewRows,
     VoteRecord,
     bytes_in,
     nbytes_of,
@@ -77,27 +78,18 @@ class ArenaShape(msgspec.Struct, frozen=True):
                 f"replicas of one host: expected a plan for 1 server, 1 to {RANKS_MAX} replicas and at least "
                 f"1 part; found {self.plan.servers}, {self.ranks} and {self.parts}"
             )
-        groups = self.plan.layout(0).groups
+        groups = self.layout.groups
         kinds = [(group.dtype, group.size) for group in groups]
-        trained = [(group.dtype, group.size) for group in groups if group.trainable]
-        slots = len(self.slots)
-        aside = nbytes_aside([group.dtype for group in groups], slots, self.elements)
-        board = [("int64", lines(self.ranks, self.parts) * LINE_WORDS)]
-        gradients = [(group.dtype, group.size) for group in self.gradient_plan.layout(0).groups] * self.parts
-        sums = [("uint8", self.sums_nbytes)] * self.parts
-        squares = [("float64", pieces_in(groups))]
-        sizes = sizes_without(groups, self.tables)
-        means = [(group.dtype, size) for group, size in zip(groups, sizes, strict=True) if group.trainable]
+        means = [(group.dtype, group.size) for group in groups if group.trainable]
+        held = [part for side in self.sides for part in side for _ in self.names(part)]
         # A vote has the sums of all parts of two steps.
         record_bytes = RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
         return [
-            *board,
-            *kinds,
-            *trained * slots,
-            *gradients,
-            *[("uint8", aside)] * self.ranks,
-            *sums,
-            *squares,
+            ("int64", lines(self.ranks, self.parts) * LINE_WORDS),
+            *((part.dtype, part.size) for part in held),
+            *kinds * self.parts,
+            *[("uint8", self.sums_nbytes)] * self.parts,
+            ("float64", pieces_in(self.layout)),
             *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
             *[("uint8", ADDRESS_BYTES)] * (self.ranks if self.several_hosts else 0),
@@ -105,27 +97,43 @@ class ArenaShape(msgspec.Struct, frozen=True):
         ]
 
     @property
-    def tables(self) -> tuple[TableInGroup, ...]:
-        return tables_in(self.plan.layout(0).groups, self.plan.by_rows)
+    def layout(self) -> ServerLayout:
+        return self.plan.layout(0)
 
     @property
-    def trained_tables(self) -> tuple[TableInGroup, ...]:
-        return tuple(table for table in self.tables if table.trainable)
+    def trained_tables(self) -> tuple[Shard, ...]:
+        return tuple(table for table in self.layout.tables if table.trainable)
+
+    @property
+    def tables_once(self) -> tuple[Shard, ...]:
+        """Trained tables of which a step moves the listed rows alone: new ones are written beside them."""
+        rule = optimizers.from_config(self.optimizer)
+        return self.trained_tables if rule.touches_listed_rows_only else ()
+
+    @property
+    def sides(self) -> tuple[Sequence[Group | Shard], Sequence[Group | Shard]]:
+        """All groups and tables that have memory on the first side, and on the second one."""
+        groups, tables = self.layout.groups, self.layout.tables
+        twice = () if self.tables_once else self.trained_tables
+        return (*groups, *tables), (*groups, *twice)
+
+    def names(self, part: Group | Shard) -> tuple[str, ...]:
+        """Return the names of the arrays that a group or table has."""
+        return (VALUES, *self.slots) if part.trainable else (VALUES,)
+
+    @property
+    def values_nbytes(self) -> int:
+        """The size of all variables."""
+        return sum(shard.nbytes for shard in self.plan.shards)
+
+    @property
+    def row_places(self) -> int:
+        return self.parts * (2 if self.several_hosts else 1)
 
     @property
     def rows_nbytes(self) -> int:
-        return nbytes_of(self.trained_tables, self.parts * (2 if self.several_hosts else 1))
-
-    @property
-    def elements(self) -> int:
-        return max([self.block_elements, *(table.width for table in self.tables)])
-
-    @property
-    def gradient_plan(self) -> Plan:
-        names = {table.name for table in self.tables}
-        if not names:
-            return self.plan
-        return placement.plan([each for each in self.plan.variables if each.name not in names], 1)
+        given = nbytes_of(self.trained_tables, self.row_places)
+        return given + sum(NewRows.nbytes(table, self.names(table)) for table in self.tables_once)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -140,12 +148,11 @@ class Arena:
     """The memory, as arrays.
 
     Attributes:
-        slots: by name `[trainable group]`, flat.
+        sides: the variables and slots of even versions, and of odd ones.
         squares: of each piece of the gradient, for a limit of its norm.
-        means: by trained group up to its tables, the mean over several hosts; none where there is one.
-        tables: of which gradients list rows.
-        rows: those rows, of each part as it was computed here; over several hosts, behind them, of each part
-            as the sum of a step has brought it.
+        means: by trained group, the mean over several hosts; none where there is one.
+        rows: that gradients list, of each part as it was computed here; over several hosts, behind them, of
+            each part as the sum of a step has brought it.
         fd: of the memory, in the process that has made it; to be sent to the others.
     """
 
@@ -155,37 +162,38 @@ class Arena:
         data: Array,
         words: SharedWords,
         fd: int = -1,
-        rows: GrowingMemory | Array | None = None,
+        rows: GrowingMemory | None = None,
     ) -> None:
         self.shape = shape
         self.fd = fd
         self.rows_fd = rows.fd if isinstance(rows, GrowingMemory) else -1
-        self.tables = shape.tables
-        tables, row_places = shape.trained_tables, shape.parts * (2 if shape.several_hosts else 1)
         if isinstance(rows, GrowingMemory):
-            self.rows = GivenRows(tables, row_places, np.frombuffer(rows, np.uint8), rows.need)
+            memory, need = np.frombuffer(rows, np.uint8), rows.need
         else:
-            own = np.zeros(shape.rows_nbytes, np.uint8) if rows is None else rows
-            self.rows = GivenRows(tables, row_places, own, lambda start, stop: None)
+            memory, need = np.zeros(shape.rows_nbytes, np.uint8), _nothing_needed
+        self.rows = GivenRows(shape.trained_tables, shape.row_places, memory, need)
+        start = nbytes_of(shape.trained_tables, shape.row_places)
+        self._new_rows: dict[str, NewRows] = {}
+        for table in shape.tables_once:
+            self._new_rows[table.name] = NewRows(table, shape.names(table), memory, start, need)
+            start += NewRows.nbytes(table, shape.names(table))
         arrays = _cut(shape, data)
         next(arrays)
         self.board = Board(words, shape.ranks, shape.parts)
+        first, second = (
+            {part: {name: next(arrays).reshape(_form(part)) for name in shape.names(part)} for part in side}
+            for side in shape.sides
+        )
+        self.sides: Sequence[Parts] = [[*first.values()], [*(first | second).values()]]
 
         def taken(described: Sequence[tuple[str, int]]) -> list[Array]:
             return [next(arrays) for _ in described]
 
-        self.values = ReplicaMemory(shape.plan, taken)
-        trained = [group for group in shape.plan.layout(0).groups if group.trainable]
-        self.slots: Mapping[str, list[Array]] = {
-            name: [next(arrays) for _ in trained] for name in shape.slots
-        }
-        gradient_plan = shape.gradient_plan
-        self.gradients = [ReplicaMemory(gradient_plan, taken) for _ in range(shape.parts)]
-        self.aside = [next(arrays) for _ in range(shape.ranks)]
+        self.gradients = [ReplicaMemory(shape.plan, taken) for _ in range(shape.parts)]
         self._sums = [next(arrays) for _ in range(shape.parts)]
         self.squares = next(arrays)
         self._tallies = [next(arrays), next(arrays)]
-        groups = shape.plan.layout(0).groups if shape.several_hosts else []
+        groups = shape.layout.groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
         self._addresses = [next(arrays) for _ in range(shape.ranks if shape.several_hosts else 0)]
         places = list(arrays)
@@ -217,48 +225,30 @@ class Arena:
             )
         return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), rows=rows)
 
-    def store(self, optimizer: dict[str, Any], origin: int = 0, max_steps: int | None = None) -> Store:
-        layout = self.shape.plan.layout(0)
-        return Store(layout, optimizer, self.values.blocks[0], origin, max_steps, slots=self.slots)
-
-    def block_update(self, store: Store) -> BlockUpdate:
-        return BlockUpdate(store, self.aside, self.squares, self.shape.elements, self.tables)
-
-    def dense(self, part: int) -> list[Array]:
-        memory = self.gradients[part]
-        if not self.tables:
-            return memory.blocks[0]
-        groups = self.shape.plan.layout(0).groups
-        kinds = [(group.dtype, group.trainable) for group in groups]
-        return [memory.buffers.get(kind, np.empty(0, kind[0])) for kind in kinds]
+    def store(
+        self, optimizer: dict[str, Any], origin: int = 0, max_steps: int | None = None, version: int = 0
+    ) -> TwoSidedStore:
+        """Return one process's view of the variables, which stands at `version`."""
+        shape = self.shape
+        updater = Updater(shape.layout, shape.block_elements, self.squares, self._new_rows)
+        store = TwoSidedStore(shape.layout, optimizer, self.sides, origin, max_steps, updater)
+        store.stand_at(version)
+        return store
 
     def given(self, part: int) -> list[Array]:
         """Return the gradient of a part that was computed here."""
-        return [*self.dense(part), *self.rows.blocks(part)]
+        return [*self.gradients[part].blocks[0], *self.rows.blocks(part)]
 
     def counted(self, part: int) -> list[Array]:
         """Return the gradient of `part`. Over several hosts, dense gradients are here only if the part was
         computed here: `means` has what is made of them.
         """
         behind = self.shape.parts if self.shape.several_hosts else 0
-        return [*self.dense(part), *self.rows.blocks(behind + part)]
+        return [*self.gradients[part].blocks[0], *self.rows.blocks(behind + part)]
 
-    def fill(
-        self, values: Mapping[str, Array], slots: Mapping[str, Mapping[str, Array]] | None = None
-    ) -> None:
-        """Set variables by name, and slots by slot and variable; without slots, to new ones."""
-        for name, array in self.values.variables.items():
-            array[...] = values[name]
-        optimizer = optimizers.from_config(self.shape.optimizer)
-        groups = [group for group in self.shape.plan.layout(0).groups if group.trainable]
-        for position, group in enumerate(groups):
-            block = self.values.buffers[group.dtype, True]
-            for name, fresh in optimizer.initial_slots(block).items():
-                flat = self.slots[name][position]
-                flat[...] = fresh
-                for shard, offset in zip(group.shards, group.offsets, strict=True):
-                    if slots is not None:
-                        flat[offset : offset + shard.size] = slots[name][shard.name].reshape(-1)
+    def arrays(self, version: int) -> list[Array]:
+        """Return all arrays of values and slots at a version, in one order for all hosts."""
+        return [array for part in self.sides[version % 2] for array in part.values() if array.size]
 
     def begin(
         self,
@@ -314,6 +304,14 @@ class Arena:
 def _words(memory: SharedMemory, shape: ArenaShape) -> SharedWords:
     nbytes = lines(shape.ranks, shape.parts) * LINE_WORDS * 8
     return memoryview(memory)[:nbytes].cast("q")
+
+
+def _nothing_needed(start: int, stop: int) -> None:
+    """Do nothing: memory of one process takes pages by itself."""
+
+
+def _form(part: Group | Shard) -> tuple[int, ...]:
+    return part.shape if isinstance(part, Shard) else (part.size,)
 
 
 def _cut(shape: ArenaShape, data: Array) -> Iterator[Array]:

@@ -14,7 +14,7 @@ from dtrain.errors import NonFiniteGradientError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena
@@ -46,7 +46,7 @@ class BackupDriver:
         doorbells: Doorbells,
         locks: Locks,
         rank: int,
-        store: Store,
+        store: TwoSidedStore,
         backups: BackupRules,
         rules: Rules,
         account: EpochAccount,
@@ -63,7 +63,6 @@ class BackupDriver:
             joins: whether this replica takes part later than others, or in the place of one that has died.
         """
         self.rank = rank
-        self.values = arena.values
         self.store = store
         self._arena, self._board = arena, arena.board
         self._doorbells, self._locks = doorbells, locks
@@ -71,8 +70,7 @@ class BackupDriver:
         self._account = account
         self._waits = waits or Waits()
         self._shared = SharedFit(arena, doorbells, locks, rank, account, orders, self._waits, linked)
-        self._memory = arena.block_update(store)
-        self._step = LockedStep(arena, store, self._memory, self._shared, rank, rules.weighting)
+        self._step = LockedStep(arena, store, self._shared, rank, rules.weighting)
         self._base = self._fit.round
         self._place = NO_PLACE
         self._looks_soon = False

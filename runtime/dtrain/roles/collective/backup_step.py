@@ -2,26 +2,23 @@
 
 One process at a time changes it: the one that has the lock on it, which the kernel takes back if it dies.
 
-A process locks a slice before it works on it, and continues from the progress that is recorded
-in shared memory. So a replica that is stopped while it waits delays no other one, and the slice of a replica
-that has died is completed by the next.
+A process locks a slice before it takes it through a phase, from its beginning. So a replica that is stopped
+while it waits delays no other one, and the slice of a replica that has died is made by the next.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from dtrain.collectives.backups import NOBODY, BackupFit
-from dtrain.collectives.blocks import share
-from dtrain.collectives.step import Phase
-from dtrain.collectives.update import BlockUpdate, work
+from dtrain.collectives.step import Phase, through_phase
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.round import Stock
+from dtrain.roles.collective.round import SliceWork, Stock
 from dtrain.roles.collective.rules import Awaited, Orders, Waits
 from dtrain.roles.collective.shared_records import FitRecord
 from dtrain.wire.one_host.synchronization import Doorbells, Locks
@@ -45,13 +42,13 @@ class LateOrders(Orders, Protocol):
 
 
 class EpochAccount(Protocol):
-    """The sums of loss and metrics of epochs, as bytes in the fit's state."""
+    """The sums of epochs, which are bytes in the fit's state, and the variables, as a process knows them."""
 
     def count(self, sums: bytes, version: int, given: Sequence[Sums]) -> bytes:
         """Return the sums with those of the step that makes `version` + 1."""
 
     def adopt(self, fit: BackupFit) -> None:
-        """Receive a fit's state that is new to this process."""
+        """Receive a fit's state that is new to this process, and let the store stand at its version."""
 
 
 class SharedFit:
@@ -238,32 +235,26 @@ class Leadership:
         return self._shared.now.leader == self._rank
 
 
-_Anything = TypeVar("_Anything")
-
-
 class LockedStep:
     """The slices of a step, as one process works on them. The lock on slice s has number s + 1."""
 
     def __init__(
         self,
         arena: Arena,
-        store: Store,
-        memory: BlockUpdate,
+        store: TwoSidedStore,
         shared: SharedFit,
         rank: int,
         weighting: Weighting,
     ) -> None:
         self._arena = arena
         self._board = arena.board
-        self._store = store
-        self._memory = memory
+        self._work = SliceWork(store)
         self._shared = shared
         self._rank = rank
         self._weighting = weighting
         self.round = 0
         self._slices = 0
         self._phases: list[Phase] = []
-        self._limits_found = False
 
     def begin(self, fit: BackupFit) -> None:
         """Read which gradients count; they stay as they are until the step is over."""
@@ -273,11 +264,8 @@ class LockedStep:
             return
         self.round = fit.round
         self._slices = min(len(counted), self._arena.shape.ranks)
-        self._memory.contributions = Stock(self._arena, counted).contributions(self._weighting, fit.version)
-        self._limits_found = self._store.optimizer.elementwise
-        if self._limits_found:
-            self._memory.limit(limited=False)
-        self._phases = [Phase.UPDATE] if self._limits_found else [Phase.SQUARES, Phase.UPDATE]
+        given = Stock(self._arena, counted).contributions(self._weighting, fit.version)
+        self._phases = [*self._work.begin(given), Phase.UPDATE]
 
     def sums(self, fit: BackupFit) -> list[Sums]:
         return [part.sums for part in Stock(self._arena, fit.counted or ()).parts if part.sums is not None]
@@ -285,7 +273,7 @@ class LockedStep:
     def open(self) -> tuple[Phase, list[int]] | None:
         """Return the first phase that is not over, and its unfinished slices, this replica's own first."""
         for phase in self._phases:
-            column = self._board.squared if phase is Phase.SQUARES else self._board.fin
+            column = through_phase(self._board, phase)
             order = [(self._rank + each) % self._slices for each in range(self._slices)]
             left = [number for number in order if column[number] < self.round]
             if left:
@@ -313,19 +301,7 @@ class LockedStep:
 
     def _bring_through(self, phase: Phase, number: int) -> None:
         """Work on a slice that is locked, unless its phase is over: then the step may be, too."""
-        board, memory = self._board, self._memory
-        if phase is Phase.SQUARES:
-            if board.squared[number] < self.round:
-                for piece in self._own(memory.pieces, number):
-                    memory.square(piece)
-                board.squared[number] = self.round
-        elif board.fin[number] < self.round:
-            if not self._limits_found:
-                memory.limit(limited=True)
-                self._limits_found = True
-            work(board, self.round, number, self._own(memory.blocks, number), memory)
-            board.fin[number] = self.round
-
-    def _own(self, all_of_them: Sequence[_Anything], number: int) -> Sequence[_Anything]:
-        own = share(len(all_of_them), self._slices, number)
-        return all_of_them[own.start : own.stop]
+        column = through_phase(self._board, phase)
+        if column[number] < self.round:
+            self._work.work(phase, number, self._slices)
+            column[number] = self.round

@@ -27,9 +27,10 @@ from typing import NamedTuple, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.blocks import BLOCK_ELEMENTS, share
 from dtrain.collectives.board import LINE_WORDS, Column, count, counted
+from dtrain.collectives.step import share
 from dtrain.errors import InputError, PeerLostError
+from dtrain.parameters.updater import BLOCK_ELEMENTS
 from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.shared_memory import GrowingMemory, address

@@ -1,7 +1,7 @@
 """Runs the steps of one replica among those of its host: it writes the words, waits, and updates its slices.
 
     part = driver.next_part()                 # the part to compute, or NO_PART: this replica has none
-    ... write driver.gradients(part) from driver.values ...
+    ... write driver.gradients(part) from driver.store.variables ...
     outcome = driver.contribute(part, examples, sums, finite)   # PENDING: ask for the next part of this step
 
 What is to be done `collectives.step.Step` decides. The rules are in docs/design/collectives.md.
@@ -16,11 +16,11 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.round import HostMembership, PartGiven, Round
+from dtrain.roles.collective.round import HostMembership, PartGiven, Round, SliceWork
 from dtrain.roles.collective.rules import Across, Awaited, NoOrders, Orders, Rules, Shortage, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Doorbells
@@ -34,7 +34,7 @@ class CollectiveDriver:
 
     Attributes:
         round: attempts at a step that are over.
-        values: every dense variable, in the memory of all. Not to be written.
+        store: whose `variables` are those of all, at this replica's version. Not to be written.
         made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
@@ -43,7 +43,7 @@ class CollectiveDriver:
         arena: Arena,
         doorbells: Doorbells,
         rank: int,
-        store: Store,
+        store: TwoSidedStore,
         dealer: PartDealer,
         rules: Rules,
         *,
@@ -60,7 +60,6 @@ class CollectiveDriver:
                 that was admitted, which all others have begun by then.
         """
         self.rank = rank
-        self.values = arena.values
         self.store = store
         self.round = from_round - 1
         self.made_by: list[int] = []
@@ -71,7 +70,7 @@ class CollectiveDriver:
         self._rules = rules
         self._waits = waits or Waits()
         self._membership = HostMembership(arena.board, doorbells, rank)
-        self._memory = arena.block_update(store)
+        self._work = SliceWork(store)
         self._orders = orders or NoOrders()
         self._across = across
         self._shortage = Shortage(arena.board, rules, self._waits.clock)
@@ -214,6 +213,7 @@ class CollectiveDriver:
         """Begin the next round; with `again` with the batch of this one."""
         dealer = self._dealer
         version = self._board.versions[(self.round + 1) % 2]
+        self.store.stand_at(version)
         if self.store.max_steps is not None and version >= self.store.max_steps:
             self._places = []
             dealer.end_batch()
@@ -223,7 +223,7 @@ class CollectiveDriver:
         self._now = Round(
             self._arena,
             self.store,
-            self._memory,
+            self._work,
             self._orders,
             self._membership,
             number=self.round + 1,

@@ -5,19 +5,18 @@ part in the next round. Where too few are left and the spec says to wait, the lo
 who come.
 """
 
-from collections.abc import Sequence, Set
-from typing import TypeVar
+from collections.abc import Callable, Sequence, Set
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from dtrain.collectives.blocks import share
 from dtrain.collectives.board import Board, bits, ranks_in
-from dtrain.collectives.step import Phase, successor
-from dtrain.collectives.update import BlockUpdate, Contributions, work
+from dtrain.collectives.step import Phase, share, successor, through_phase
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
+from dtrain.parameters.updater import Contributions, run_here
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.rules import Orders
 from dtrain.wire.one_host.synchronization import Doorbells
@@ -70,7 +69,48 @@ class HostMembership:
                 self._doorbells.take_up(rank)
 
 
-_Anything = TypeVar("_Anything")
+class SliceWork:
+    """The slices of the step that is begun, as one process works on them.
+
+    A slice may be taken through a phase several times.
+    """
+
+    def __init__(self, store: TwoSidedStore) -> None:
+        self._store = store
+
+    def begin(self, given: Contributions) -> list[Phase]:
+        """Begin a step from `given.version`; return its phases before the update."""
+        self._store.stand_at(given.version)
+        self._updater = updater = self._store.begin(given)
+        self._limits_found = not updater.limited
+        return [
+            *([Phase.SQUARES] if updater.limited else ()),
+            *([Phase.ROWS] if updater.beside else ()),
+        ]
+
+    def work(self, phase: Phase, number: int, slices: int) -> None:
+        """Take one of so many slices through a phase, from its beginning."""
+        updater = self._updater
+        if phase is Phase.SQUARES:
+            self._do(updater.square, updater.pieces, number, slices)
+            return
+        if not self._limits_found:
+            updater.limit()
+            self._limits_found = True
+        if phase is Phase.ROWS:
+            self._do(updater.make, updater.beside, number, slices)
+        else:
+            self._do(updater.make, updater.blocks, number, slices)
+            if updater.beside:
+                self._do(updater.carry, updater.beside, number, slices)
+
+    def complete(self, number: int, slices: int) -> None:
+        """Complete one of so many slices of the present version, with which training ends."""
+        self._do(self._updater.finalize, self._updater.blocks, number, slices)
+
+    def _do(self, do: Callable[[Any], None], blocks: Sequence[Any], number: int, slices: int) -> None:
+        own = share(len(blocks), slices, number)
+        run_here(do, blocks[own.start : own.stop])
 
 
 class Round:
@@ -84,8 +124,8 @@ class Round:
     def __init__(
         self,
         arena: Arena,
-        store: Store,
-        memory: BlockUpdate,
+        store: TwoSidedStore,
+        work: SliceWork,
         orders: Orders,
         membership: HostMembership,
         *,
@@ -101,11 +141,9 @@ class Round:
         self._arena = arena
         self._board = arena.board
         self._store = store
-        self._memory = memory
+        self._work = work
         self._orders = orders
         self._membership = membership
-        self._limited = False
-        self._limits_found = False
 
     @property
     def is_void(self) -> bool:
@@ -133,40 +171,22 @@ class Round:
         self._orders.heed(self.version)
         self.ends = self._store.max_steps != before and self._store.max_steps == self.version
         self.stock = stock = Stock(self._arena, [] if self.is_void else self.places)
+        if not self.makes:
+            return self._work.begin(Contributions((), 0, None, self.version))
         given = stock.contributions(weighting, self.version)
-        self._memory.contributions = replace(given, means=self._arena.means or None)
-        self._limited = self.makes and not self._store.optimizer.elementwise
-        return [Phase.SQUARES] if self._limited else []
+        return self._work.begin(replace(given, means=self._arena.means or None))
 
     def work(self, phase: Phase, number: int) -> None:
-        board, memory = self._board, self._memory
-        if phase is Phase.SQUARES:
-            for piece in self._own(memory.pieces, number):
-                memory.square(piece)
-            board.squared[number] = self.number
-        else:
-            self._update(number)
-            if number == 0:
-                if self.is_void:
-                    self._orders.carry_out()
-                self._prepare_next()
-            board.fin[number] = self.number
-
-    def _update(self, number: int) -> None:
-        memory = self._memory
-        if not self._limits_found:
-            memory.limit(limited=self._limited)
-            self._limits_found = True
-        own = self._own(memory.blocks, number)
+        slices = len(self.members)
         if self.makes:
-            work(self._board, self.number, number, own, memory)
+            self._work.work(phase, number, slices)
         elif self.ends:
-            for block in own:
-                memory.finalize(block)
-
-    def _own(self, all_of_them: Sequence[_Anything], number: int) -> Sequence[_Anything]:
-        own = share(len(all_of_them), len(self.members), number)
-        return all_of_them[own.start : own.stop]
+            self._work.complete(number, slices)
+        if phase is Phase.UPDATE and number == 0:
+            if self.is_void:
+                self._orders.carry_out()
+            self._prepare_next()
+        through_phase(self._board, phase)[number] = self.number
 
     def _prepare_next(self) -> None:
         """Write what the next round begins with."""

@@ -21,10 +21,11 @@ import numpy as np
 from dtrain.collectives.backups import BackupFit
 from dtrain.collectives.between_hosts.all_reduce import ElementRange
 from dtrain.collectives.between_hosts.follower import Vote
-from dtrain.collectives.blocks import TableInGroup, are_rows
 from dtrain.collectives.board import Column
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.parameters.placement import Shard
+from dtrain.parameters.table import are_rows
 from dtrain.types import Array
 
 _LENGTH_BYTES = 8
@@ -99,23 +100,25 @@ _PAGE_BYTES = 4096
 ID_BYTES = 8
 
 
-def nbytes_of(tables: Sequence[TableInGroup], places: int) -> int:
+def nbytes_of(tables: Sequence[Shard], places: int) -> int:
     """Return the size of so many places of a part's rows; one page at least."""
     return max(_PAGE_BYTES, places * sum(sum(_sizes(table)) for table in tables))
 
 
-def _sizes(table: TableInGroup) -> tuple[int, int]:
+def _sizes(table: Shard) -> tuple[int, int]:
     """Return the bytes of the count and ids, and those of the rows, in whole pages."""
-    ids = (1 + table.rows) * ID_BYTES
-    rows = table.rows * table.row_nbytes
-    return ids + -ids % _PAGE_BYTES, rows + -rows % _PAGE_BYTES
+    return _in_pages((1 + table.rows) * ID_BYTES), _in_pages(table.nbytes)
+
+
+def _in_pages(nbytes: int) -> int:
+    return nbytes + -nbytes % _PAGE_BYTES
 
 
 class GivenRows:
     """The memory of rows, as one process uses it; `tables` are in the order of their lists."""
 
     def __init__(
-        self, tables: Sequence[TableInGroup], places: int, memory: Array, need: Callable[[int, int], None]
+        self, tables: Sequence[Shard], places: int, memory: Array, need: Callable[[int, int], None]
     ) -> None:
         """Lay out memory of rows for `places` parts; `need` allocates pages of bytes before a write."""
         self.tables = tables
@@ -188,3 +191,30 @@ class GivenRows:
 
     def blocks(self, place: int) -> list[Array]:
         return [block for ids, rows in self.lists(place) for block in (ids, rows)]
+
+
+class NewRows:
+    """Memory for new rows of one table, beside it."""
+
+    def __init__(
+        self, table: Shard, names: Sequence[str], memory: Array, start: int, need: Callable[[int, int], None]
+    ) -> None:
+        """Lay it over `memory` from `start` on; `need` is as of `GivenRows`."""
+        size = _in_pages(table.nbytes)
+        self._starts = [start + number * size for number in range(len(names))]
+        self._arrays = {
+            name: memory[at : at + table.nbytes].view(table.dtype).reshape(table.rows, table.width)
+            for name, at in zip(names, self._starts, strict=True)
+        }
+        self._row_nbytes = table.row_nbytes
+        self._need = need
+
+    @staticmethod
+    def nbytes(table: Shard, names: Sequence[str]) -> int:
+        return len(names) * _in_pages(table.nbytes)
+
+    def __call__(self, first: int, last: int) -> dict[str, Array]:
+        """Return the memory of so many new rows, by name, and take its pages."""
+        for start in self._starts:
+            self._need(start + first * self._row_nbytes, start + last * self._row_nbytes)
+        return {name: array[first:last] for name, array in self._arrays.items()}

@@ -155,7 +155,7 @@ class Snapshots(msgspec.Struct):
         self._marked_until_s, self.number = -math.inf, question.number
         self.taken = CutTaken(step=held.version, whole=whole)
         held.store.mark()
-        return SnapshotReply(state=held.state, slots=tuple(held.store.slots), assigned=held.store.assigned)
+        return SnapshotReply(state=held.state, slots=held.store.slot_names, assigned=held.store.assigned)
 
 
 FEW = 3

@@ -23,8 +23,8 @@ from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
-from dtrain.parameters.means import mean
 from dtrain.parameters.store import Store
+from dtrain.parameters.updater import Contributions
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.contributions import Seen, SeenPushes
@@ -111,7 +111,6 @@ class SyncRule:
         self._generation = message.state.generation
         self._term = message.term
         self._round: SyncRound[Offered] = SyncRound(message.state.version)
-        self._trainable = [group.trainable for group in store.groups]
         self._undecided: dict[str, Contribution] = {}
         self._empty: set[Contribution] = set()
         self._waiting: dict[Contribution, list[Waiting]] = {}
@@ -239,10 +238,8 @@ class SyncRule:
         self.version = self._round.version
         examples = [each.examples for each in offered] if self._by_examples else None
         blocks = [each.blocks for each in offered]
-        present = self._store.values
-        gradient = mean(blocks, self._trainable, parts=commit.parts, weights=examples, present=present)
-        self._store.apply(gradient, commit.version)
-        del offered, blocks, gradient  # the answers, which are as large, are made while this waits
+        self._store.make(Contributions.of(blocks, commit.parts - len(blocks), examples, commit.version))
+        del offered, blocks  # the answers, which are as large, are made while this waits
         counted = set(commit.contributors)
         for replica, contribution in self._undecided.items():
             # Also for one whose connection is broken: its repetition is answered with this verdict.

@@ -9,13 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import numpy as np
-
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection
 from dtrain.messages import SnapshotReply, SnapshotRows
 from dtrain.parameters.placement import Plan
-from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.tally import Tally
@@ -40,22 +37,17 @@ class FitHolder:
     def __init__(
         self,
         start: Start,
-        memory: ReplicaMemory,
         store: Store,
         dealer: PartDealer,
         guard: AbstractContextManager[object],
     ) -> None:
-        """Begin at `start`; `memory` holds the variables of `store`. Within `guard` nobody else writes."""
+        """Begin at `start`, of which `store` has the variables. Within `guard` nobody else writes."""
         self.begun = start.state
         self.plan = start.plan
         self.store = store
         self.dealer = dealer
         self.global_step = start.state.version
-        self._tables = {table.shard.name: table for table in store.tables}
-        self.weights: dict[str, Array] = {
-            **memory.variables,
-            **{name: table.values for name, table in self._tables.items()},
-        }
+        self.weights = store.variables
         self.tally = Tally.of(start.state)
         self._guard = guard
         self._saving = threading.Lock()
@@ -64,10 +56,7 @@ class FitHolder:
         """Set variables by name; what a snapshot remembers stays as it was."""
         self.store.keep_snapshots()
         for name, value in values.items():
-            if name in self._tables:
-                self._tables[name].assign(np.asarray(value))
-            else:
-                self.weights[name][...] = value
+            self.weights[name][...] = value
 
     def count(self, sums: Sequence[Sums | None]) -> None:
         """Count the contributions to the step that is being made."""
@@ -119,7 +108,7 @@ class FitHolder:
             seen=(),
             contents=(),
         )
-        return SnapshotReply(state=state, slots=tuple(self.store.slots))
+        return SnapshotReply(state=state, slots=self.store.slot_names)
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         with self._guard:

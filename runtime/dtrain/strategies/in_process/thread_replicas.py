@@ -1,8 +1,7 @@
 """Replicas of one process, each in a thread, that make and update every step together: the step machine with
 replicas that live as long as the process does.
 
-Which thread updates a block is chance; the numbers are not: the grid of blocks is always the same, and a
-block is computed as by `means.mean` and `Store.apply`.
+Which thread updates a block is chance; the numbers are not: the grid of blocks is always the same.
 """
 
 import sys
@@ -16,13 +15,11 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.blocks import BLOCK_ELEMENTS
-from dtrain.collectives.update import AnyBlock, BlockUpdate, Contributions, pieces_in
 from dtrain.config import SynchronousSection
 from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import any_non_finite, mean
-from dtrain.parameters.store import Store
+from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.updater import BLOCK_ELEMENTS, Contributions, run_here
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -283,52 +280,34 @@ class SharedSteps(StepMachine):
         self.given.clear()
 
 
-Work = Callable[[BlockUpdate, Any], None]
+class UpdatingThreads:
+    """The threads that make the blocks of an update, and those still to be made, guarded by `changed`."""
 
-
-class SharedUpdate:
-    """The threads' memory for updates of one store, and the blocks still to be done, guarded by `changed`."""
-
-    def __init__(self, store: Store, changed: threading.Condition, threads: int, *, by_one: bool) -> None:
-        """Make room in a store of dense variables; `by_one`: one thread makes every update."""
+    def __init__(self, changed: threading.Condition, *, shared: bool) -> None:
+        """Begin; unless `shared`, the thread that begins an update makes all of it."""
         self.running = False
-        self._store = store
         self._changed = changed
-        squares = np.zeros(pieces_in(store.groups))
-        self._memory = [BlockUpdate(store, [], squares, BLOCK_ELEMENTS) for _ in range(threads)]
-        size = sum(group.size for group in store.groups)
-        self._shares = threads > 1 and not by_one and size >= SHARED_ELEMENTS
-        self._work: tuple[Work, Iterator[Any]] | None = None
+        self._shared = shared
+        self._work: tuple[Callable[[Any], None], Iterator[Any]] | None = None
         self._helping = 0
 
-    def make(self, rank: int, contributions: Contributions) -> None:
-        """Make the next version, in the thread of a replica; others may help meanwhile."""
-        self._store.keep_snapshots()
-        limited = not self._store.optimizer.elementwise
-        for memory in self._memory:
-            memory.contributions = contributions
-        if limited:
-            self._do(rank, BlockUpdate.square, self._memory[rank].pieces)
-        for memory in self._memory:
-            memory.limit(limited=limited)
-        self._do(rank, BlockUpdate.update, self._memory[rank].blocks)
-
-    def _do(self, rank: int, do: Work, blocks: Sequence[AnyBlock]) -> None:
-        left = iter(blocks)
-        if self._shares:
+    def run(self, do: Callable[[Any], None], blocks: Sequence[Any]) -> None:
+        """Do each block once, in the thread of a replica; others may help meanwhile."""
+        left = iter(blocks)  # of a list: each block goes to one thread
+        if self._shared:
             self._work = do, left
             self._changed.notify_all()
             self._changed.release()
         try:
-            self._apply_blocks(rank, do, left)
+            run_here(do, left)
         finally:
-            if self._shares:
+            if self._shared:
                 self._changed.acquire()
                 self._work = None
         while self._helping:
             self._changed.wait()
 
-    def help(self, rank: int) -> bool:
+    def help(self) -> bool:
         """Take part in an update, in the thread of another replica; return whether there was one."""
         if self._work is None:
             return False
@@ -336,7 +315,7 @@ class SharedUpdate:
         self._helping += 1
         self._changed.release()
         try:
-            self._apply_blocks(rank, do, left)
+            run_here(do, left)
         finally:
             self._changed.acquire()
             self._work = None  # nothing is left of it
@@ -344,11 +323,6 @@ class SharedUpdate:
             if not self._helping:
                 self._changed.notify_all()
         return True
-
-    def _apply_blocks(self, rank: int, do: Work, left: Iterator[Any]) -> None:
-        memory = self._memory[rank]
-        for block in left:  # the iterator of a list: each block goes to one thread
-            do(memory, block)
 
 
 STALE = Outcome(Verdict.STALE, stale=1)
@@ -374,8 +348,8 @@ class SharedTraining:
         self._meeting = ThreadMeeting(range(replicas))
         self._met = self.steps.batches
         self._counted: frozenset[int] = frozenset()
-        store = training.store
-        self._update = None if store.tables else SharedUpdate(store, self.changed, replicas, by_one=by_one)
+        shared = replicas > 1 and not by_one and training.store.elements >= SHARED_ELEMENTS
+        self._threads = UpdatingThreads(self.changed, shared=shared)
 
     def abort(self, reason: str) -> None:
         """End the waits of all replicas."""
@@ -387,7 +361,7 @@ class SharedTraining:
     def permit(self, rank: int) -> tuple[int, int, ThreadMeeting]:
         """Return the next part of a replica, or NO_PART; the newest version; and the meeting of its step."""
         with self.changed:
-            self._let_step_end(rank)
+            self._let_step_end()
             if self._met != self.steps.batches:
                 self._met = self.steps.batches
                 self._meeting = ThreadMeeting(range(self._replicas))
@@ -411,7 +385,7 @@ class SharedTraining:
             NonFiniteGradientError: the gradient is not finite and the spec's `nan_policy` is ``fail``.
         """
         with self.changed:
-            self._let_step_end(rank)
+            self._let_step_end()
             self.computing.discard(rank)
             self._check()
             steps = self.steps
@@ -426,7 +400,7 @@ class SharedTraining:
                 step = steps.next_step()
             if step is not None:
                 self.training.activity.sheet.to(COMPUTE)
-                self._make(rank, step)
+                self._make(step)
                 self.training.activity.sheet.to(WAIT)
             if steps.batches != turns:
                 self.changed.notify_all()
@@ -445,7 +419,7 @@ class SharedTraining:
     def _outcome(self, rank: int, given: Given, turns: int) -> Outcome:
         """Wait for the step of a contribution; return what became of it."""
         while self.steps.batches == turns:
-            self._let_step_end(rank)
+            self._let_step_end()
             if self.steps.batches == turns:
                 if self._permit(rank) != NO_PART:
                     return PENDING
@@ -453,52 +427,36 @@ class SharedTraining:
             self._check()
         return APPLIED if not given.examples or given.part in self._counted else STALE
 
-    def _let_step_end(self, rank: int) -> None:
+    def _let_step_end(self) -> None:
         """Wait while a version is being made, and help."""
-        update = self._update
-        while update is not None and update.running and self._failure is None:
-            if not update.help(rank):
+        while self._threads.running and self._failure is None:
+            if not self._threads.help():
                 self.changed.wait(LOOK_S)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise TrainingError(self._failure)
 
-    def _make(self, rank: int, step: NextStep) -> None:
+    def _make(self, step: NextStep) -> None:
         given = step.given
         examples = [each.examples for each in given]
-        make = self._apply if self._update is None else partial(self._apply_blocks, rank, self._update)
+        blocks = [each.blocks for each in given]
+        weights = examples if self._weighs_examples else None
+        empty = step.decided.parts - len(blocks)
+        contributions = Contributions.of(blocks, empty, weights, self.steps.version)
+        threads = self._threads
 
         def update() -> None:
-            make(step, examples if self._weighs_examples else None)
+            threads.running = True
+            try:
+                self.training.store.make(contributions, threads.run)
+            finally:
+                threads.running = False
             self.steps.made(step)
 
         loss = sum(each.loss for each in given) / len(given)
         self._counted = frozenset(each.part for each in given)
         self.training.advance(update, [each.sums for each in given], loss, sum(examples))
-
-    def _apply(self, step: NextStep, weights: Sequence[int] | None) -> None:
-        """Update variables among which are tables."""
-        store = self.training.store
-        gradient = mean(
-            [each.blocks for each in step.given],
-            [group.trainable for group in store.groups],
-            parts=step.decided.parts,
-            weights=weights,
-            present=store.values,
-        )
-        store.apply(gradient, self.steps.version)
-
-    def _apply_blocks(
-        self, rank: int, update: SharedUpdate, step: NextStep, weights: Sequence[int] | None
-    ) -> None:
-        blocks = [each.blocks for each in step.given]
-        empty = step.decided.parts - len(blocks)
-        update.running = True
-        try:
-            update.make(rank, Contributions.of(blocks, empty, weights, self.steps.version))
-        finally:
-            update.running = False
 
 
 class ThreadReplica(LocalReplica):

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dtrain.checkpoints import OptimizerState
 from dtrain.config import CheckpointSection, SingleSection, SynchronousSection, TrainingSection
 from dtrain.config.choices import NanPolicy
@@ -15,6 +17,7 @@ from dtrain.parameters import placement
 from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
 from dtrain.parameters.store import Change, Store
+from dtrain.parameters.updater import Contributions
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import PartDealer
@@ -30,7 +33,7 @@ from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import FitOrder, Problem, Strategy, Training, TurnReplica, TurnTraining
-from dtrain.types import Array
+from dtrain.types import Array, Blocks
 
 APPLIED = Outcome(Verdict.ACCEPTED)
 REFUSED = Outcome(Verdict.REFUSED)
@@ -57,21 +60,25 @@ class LocalTraining(TurnTraining):
         self.plan = start.plan
         self._nan_policy = training.nan_policy
         dealt = start.state.dealt
-        memory = ReplicaMemory(start.plan)
-        for name, array in memory.variables.items():
-            array[...] = start.values[name]
-        # The model reads the variables where the optimizer writes them.
-        store = _filled_store(start, memory)
+        layout = start.plan.layout(0)
+        store = Store(
+            layout,
+            start.state.optimizer,
+            [np.zeros(group.size, group.dtype) for group in layout.groups],
+            start.state.lineage.origin,
+            start.state.max_steps,
+        )
+        store.fill(start.values, start.slots)
         dealer = PartDealer.of(dealt, whole=shared and not dealt.even)
         self.cut = dealer.cut
         self.lock = threading.Lock()
-        self.state = FitHolder(start, memory, store, dealer, self.lock)
-        self.weights = self.state.weights
+        self.state = FitHolder(start, store, dealer, self.lock)
+        self.weights = self.state.weights  # which the model reads where the optimizer writes them
         self.store = store
         self.reporter = reporter
         self.activity = NO_ACTIVITY if reporter is None else reporter.activity
         trace = NO_TRACE if reporter is None else reporter.trace
-        self._apply = trace.timed("apply", store.apply)
+        self._make = trace.timed("apply", store.make)
         self.first_step = start.state.lineage.first_step
         self.saver: KeeperThread | None = None
 
@@ -98,30 +105,32 @@ class LocalTraining(TurnTraining):
 
     def apply(
         self,
-        blocks: Sequence[Array],
+        gradients: Sequence[Blocks],
         parts: Sequence[int],
         sums: Sequence[Sums | None],
         loss: float,
         examples: int,
     ) -> Outcome:
-        """Make the next version of a gradient, which uses up these parts.
+        """Make the next version of the mean of gradients, which uses up these parts.
 
         Args:
-            blocks: as `LocalReplica.blocks` returns them; the mean of the replicas'; may be overwritten.
-            parts, sums: of all parts that it is of.
+            gradients: those of parts with examples, as `LocalReplica.blocks` returns them.
+            parts: those that are used up.
+            sums: of every part of the step, with examples or without.
             loss: for the status.
             examples: of how many it is the mean.
 
         Raises:
-            NonFiniteGradientError: it holds NaN or infinity and the spec's `nan_policy` is ``fail``.
+            NonFiniteGradientError: one holds NaN or infinity and the spec's `nan_policy` is ``fail``.
         """
-        finite = not any_non_finite(blocks)
+        finite = not any(map(any_non_finite, gradients))
+        given = Contributions.of(gradients, len(sums) - len(gradients), None, self.global_step)
 
         def update() -> None:
             for part in parts:
                 self.state.dealer.settle(part)
             if finite:
-                self._apply(blocks, self.global_step)
+                self._make(given)
 
         if finite:
             self.advance(update, sums, loss, examples)
@@ -215,7 +224,7 @@ class LocalReplica(TurnReplica):
         plan = training.plan
         self.rank = rank
         self.training = training
-        self.weights = training.weights
+        self.weights: dict[str, Array] = training.weights
         self._memory = ReplicaMemory(plan)
         self._routes = RowRoutes(plan)
         arrays = self._memory.variables
@@ -234,23 +243,6 @@ class LocalReplica(TurnReplica):
         blocks = [*self._memory.blocks[0], *self._routes.blocks(self.rows)[0]]
         self.rows.clear()
         return blocks
-
-
-def _filled_store(start: Start, memory: ReplicaMemory) -> Store:
-    store = Store(
-        start.plan.layout(0),
-        start.state.optimizer,
-        memory.blocks[0],
-        start.state.lineage.origin,
-        start.state.max_steps,
-    )
-    for slot, by_variable in start.slots.items():
-        for name, array in store.slot_views(slot).items():
-            array[...] = by_variable[name]
-    for table in store.tables:
-        for array_name, source in start.table(table.shard.name).items():
-            table.fill(array_name, source)
-    return store
 
 
 class LocalStrategy(Strategy):

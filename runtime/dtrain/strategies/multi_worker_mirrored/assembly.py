@@ -10,7 +10,7 @@ from dtrain.collectives.backups import BackupRules
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew
 from dtrain.errors import DtrainError
-from dtrain.parameters.store import Store
+from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.backup_driver import BackupDriver
@@ -68,7 +68,7 @@ def make_training(
     rules = rules_of(section, replicas, alone=begun.alone)
     of_backups = arena.shape.backups
     dealer = PartDealer.of(begun.dealt, whole=not of_backups)
-    state = (BackupFitHolder if of_backups else SharedFitHolder)(start, arena.values, store, dealer, boundary)
+    state = (BackupFitHolder if of_backups else SharedFitHolder)(start, store, dealer, boundary)
     order = LeaderOrder(0, begun.optimizer, until=begun.version)
     if isinstance(state, BackupFitHolder):
         parts = _with_backups(entry, state, store, order, section, rules, waits)
@@ -95,7 +95,7 @@ def make_training(
 def _of_whole_batches(
     entry: Entry,
     state: SharedFitHolder,
-    store: Store,
+    store: TwoSidedStore,
     order: LeaderOrder,
     section: MultiWorkerMirroredSection,
     rules: Rules,
@@ -124,7 +124,7 @@ def _of_whole_batches(
 def _with_backups(
     entry: Entry,
     state: BackupFitHolder,
-    store: Store,
+    store: TwoSidedStore,
     order: LeaderOrder,
     section: MultiWorkerMirroredSection,
     rules: Rules,

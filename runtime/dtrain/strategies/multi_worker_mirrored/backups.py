@@ -19,7 +19,6 @@ from dtrain.protocol.tally import Tally
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.state.fit_state import Open
-from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining, SharedFitHolder
@@ -95,7 +94,7 @@ def sums_of(tally: Tally) -> bytes:
 class EpochSums:
     """Keeps the tally and the step of `state` as the fit's state has them."""
 
-    def __init__(self, state: FitHolder) -> None:
+    def __init__(self, state: SharedFitHolder) -> None:
         self._state = state
         self._known: bytes | None = None
 
@@ -107,6 +106,7 @@ class EpochSums:
 
     def adopt(self, fit: BackupFit) -> None:
         self._state.global_step = fit.version
+        self._state.store.stand_at(fit.version)
         if fit.sums != self._known:
             self._known = fit.sums
             self._state.tally = self._tally(fit.sums)
@@ -125,6 +125,7 @@ class BackupFitHolder(SharedFitHolder):
             with self._guard, self.driver.cut() as fit:
                 if fit is not None:
                     sums: Any = _opened.decode(fit.sums) if fit.sums else ()
+                    self.store.stand_at(fit.version)
                     reply = self.mark()
                     state = reply.state.but(
                         version=fit.version,

@@ -160,7 +160,10 @@ class HostWays:
         open_, _ = self.named(terms.state.generation)
         heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
         threads = [
-            Thread(target=partial(_send, arena, open_, seat, self._warn), daemon=True) for seat in heads
+            Thread(
+                target=partial(_send, arena.arrays(terms.state.version), open_, seat, self._warn), daemon=True
+            )
+            for seat in heads
         ]
         for thread in threads:
             thread.start()
@@ -179,13 +182,13 @@ class HostWays:
 
         stream = take(terms.seats[0][0].task, VALUES, deadline, given_up)
         try:
-            self.receive(arena, stream)
+            self.receive(arena, terms.state.version, stream)
         finally:
             stream.close()
 
-    def receive(self, arena: Arena, stream: Incoming) -> None:
+    def receive(self, arena: Arena, version: int, stream: Incoming) -> None:
         deadline = time.monotonic() + VALUES_S
-        for array in _arrays(arena):
+        for array in arena.arrays(version):
             stream.receive(array, deadline)
 
     @contextlib.contextmanager
@@ -220,31 +223,25 @@ class HostWays:
         seat = welcome.seats[welcome.host][0]
         told = msgspec.msgpack.encode(welcome)
         head = np.frombuffer(len(told).to_bytes(4, "little") + told, np.uint8)
-        Thread(target=partial(_send, arena, open_, seat, self._warn, head), daemon=True).start()
+        arrays = [head, *arena.arrays(welcome.version)]
+        Thread(target=partial(_send, arrays, open_, seat, self._warn), daemon=True).start()
 
     def stop(self) -> None:
         self._listener.stop()
 
 
-def _send(
-    arena: Arena, open_: Open, seat: Seat, warn: Callable[[str], None], head: Array | None = None
-) -> None:
+def _send(arrays: Sequence[Array], open_: Open, seat: Seat, warn: Callable[[str], None]) -> None:
     deadline = time.monotonic() + VALUES_S
     try:
         stream = open_(seat.task, VALUES, VALUES_S)
         try:
-            for array in ([] if head is None else [head]) + _arrays(arena):
+            for array in arrays:
                 stream.send(array)
             stream.flush(deadline)
         finally:
             stream.close()
     except PeerError as error:
         warn(f"{seat.task} was not sent the variables: {error}")
-
-
-def _arrays(arena: Arena) -> list[Array]:
-    slots = [array for name in sorted(arena.slots) for array in arena.slots[name]]
-    return [array for array in (*arena.values.buffers.values(), *slots) if array.size]
 
 
 def _refuse(hello: Hello) -> str | None:

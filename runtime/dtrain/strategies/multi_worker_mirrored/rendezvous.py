@@ -113,7 +113,7 @@ def begin_as_leader(
     """
     shape = shape_of(start.plan, terms, several_hosts=hosts is not None)
     arena = Arena.make(shape)
-    arena.fill(start.values, start.slots)
+    arena.store(start.state.optimizer, version=start.state.version).fill(start.values, start.slots)
     own = enter_message(start.state.generation, start.plan, shape.slots, hosts)
     entered = {**meeting.gather(own, wait), rank: own}
     if hosts is None:
@@ -142,7 +142,7 @@ def begin_here(
         arena.begin(members, terms.state.version, terms.state.tally)
     else:
         arena.begin(members, joined.version, joined.tally, number=number, batches=joined.batches)
-    nbytes = LEDGER_BYTES + COPIES * sum(block.nbytes for block in arena.values.buffers.values())
+    nbytes = LEDGER_BYTES + COPIES * arena.shape.values_nbytes
     memory = GrowingMemory.make(nbytes + -nbytes % 4096)
     memory.need(0, HEAD_BYTES)
     ends = pairs(members)
@@ -460,7 +460,7 @@ def _join(
     try:
         with hosts.welcomed(terms) as (welcome, stream):
             arena = Arena.make(shape_of(plan, terms, several_hosts=True))
-            hosts.receive(arena, stream)
+            hosts.receive(arena, welcome.version, stream)
     except (WaitTimeoutError, PeerError):
         return None
     finally:

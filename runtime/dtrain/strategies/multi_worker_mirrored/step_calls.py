@@ -181,7 +181,7 @@ class StepCalls:
                 assert self.compute is not None, "the loop says how a part is computed"
                 number = driver.number_of(place)
                 self._beside[place] = Substitute(
-                    driver.rank, number, driver.values.variables, places(place), self.compute
+                    driver.rank, number, driver.store.variables, places(place), self.compute
                 )
         for place, beside in self._beside.items():
             while not beside.ended:

@@ -159,7 +159,7 @@ class MultiWorkerMirrored(Strategy):
         self._reporter.fit_begins()
         self._beginnings.number += 1
         self._election.begin(self._beginnings.number, problem.max_steps)
-        plan = placement.plan_without_servers(problem.variables)
+        plan = placement.plan(problem.variables, servers=1)
         training = None
         try:
             self._join()

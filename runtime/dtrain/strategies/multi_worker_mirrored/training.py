@@ -17,6 +17,7 @@ from dtrain.errors import DtrainError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
 from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.store import TwoSidedStore
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
@@ -91,6 +92,8 @@ def rules_of(section: MultiWorkerMirroredSection, replicas: int, *, alone: bool)
 
 class SharedFitHolder(FitHolder):
     """A state that other processes change: what a checkpoint needs of it is copied at once."""
+
+    store: TwoSidedStore
 
     def mark(self) -> SnapshotReply:
         reply = super().mark()

@@ -18,11 +18,11 @@ import msgspec
 
 from dtrain.collectives.between_hosts.follower import Apply, BeginAttempt, ComputeParts, HoldStep, Vote
 from dtrain.collectives.board import bits, counted, ranks_in
-from dtrain.collectives.update import Contributions
 from dtrain.config.choices import Weighting
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import LeftBehindError, SpecError
 from dtrain.messages.replicas import PartFacts, Seat, Welcome
+from dtrain.parameters.updater import Contributions
 from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.between_hosts.calls import CallsAtHost, SaidCall

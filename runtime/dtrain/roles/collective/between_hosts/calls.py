@@ -26,8 +26,8 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dtrain.collectives.blocks import share
 from dtrain.collectives.board import Board
+from dtrain.collectives.step import share
 from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages.replicas import StepCall
 from dtrain.roles.collective.calls import SMALL_BYTES, CallLog, Check, GivenCall, added_up

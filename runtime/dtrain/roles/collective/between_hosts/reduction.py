@@ -246,9 +246,9 @@ class HostReduction:
     @classmethod
     def of(cls, arena: Arena, host: int, *, deterministic: bool) -> "HostReduction":
         parts = range(arena.shape.parts)
-        trainable = [group.trainable for group in arena.shape.plan.layout(0).groups]
+        trainable = [group.trainable for group in arena.shape.layout.groups]
         rows = RowExchange(host, arena.rows, len(parts)) if arena.rows.tables else None
-        gradients = [arena.dense(part) for part in parts]
+        gradients = [arena.gradients[part].blocks[0] for part in parts]
         return cls(host, gradients, arena.means, trainable, deterministic=deterministic, rows=rows)
 
     def run(self, begin: BeginAttempt, counted: MeanTerms, ways: Ways, deadline: float) -> None:
@@ -309,8 +309,6 @@ class HostReduction:
         ways: Ways,
         deadline: float,
     ) -> None:
-        if not mean.size:  # the group has tables alone
-            return
         span, length = ElementRange(0, mean.size), segment_length(mean.itemsize)
         flows = self._schedule(begin.hosts, self._host, held, span, length)
         exchange(which, flows, terms, mean, ways, deadline)
