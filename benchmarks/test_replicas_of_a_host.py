@@ -58,8 +58,8 @@ def test_sums_and_steps(beside, real, runs, torch, replicas):
             )
     for name, bar in COPIES.items():
         ms = found[f"step of {name}"]["ms"]
-        less = {"without copies": ms[f"{name} without copies"]}
-        beside(f"step of {name} with copies, {replicas}", ms[name], "ms", less, {"without copies": bar})
+        less = {"in place": ms[f"{name} in place"]}
+        beside(f"step of {name} on two sides, {replicas}", ms[name], "ms", less, {"in place": bar})
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
