@@ -123,7 +123,7 @@ FIELDS = {
     dict[str, int]: st.dictionaries(TEXTS, INTS, max_size=3),
     dict[int, str]: st.dictionaries(INTS, TEXTS, max_size=3),
     dict[int, tuple[Seat, ...]]: st.dictionaries(INTS, st.lists(SEATS, max_size=2).map(tuple), max_size=2),
-    messages.Alteration: st.sampled_from(messages.Alteration),
+    messages.closures.Operation: st.sampled_from(messages.closures.Operation),
     messages.Failure | None: st.none() | st.builds(messages.Failure, kind=TEXTS, message=TEXTS, trace=TEXTS),
     list[tuple[str, int, int]]: st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3),
 }

@@ -247,8 +247,9 @@ class Arena:
         return [*self.gradients[part].blocks[0], *self.rows.blocks(behind + part)]
 
     def arrays(self, version: int) -> list[Array]:
-        """Return all arrays of values and slots at a version, in one order for all hosts."""
-        return [array for part in self.sides[version % 2] for array in part.values() if array.size]
+        """Return all arrays of values and slots at a version, flat, in one order for all hosts."""
+        arrays = (array for part in self.sides[version % 2] for array in part.values())
+        return [array.reshape(-1) for array in arrays if array.size]
 
     def begin(
         self,
