@@ -354,8 +354,9 @@ class Store:
         return [*dense, *self.parts[len(dense) :]]
 
     def _publish(self, place: list[Array]) -> None:
+        moves = place is not self._versions.newest
         self._versions.publish(place)
-        for arrays, value in zip(self._dense, place, strict=True):
+        for arrays, value in zip(self._dense, place, strict=True) if moves else ():
             arrays[VALUES] = value
 
     def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:

@@ -156,14 +156,16 @@ class _GroupUpdate:
         given = self._step.given
         if given.means is not None:
             return given.means[self._part][block.elements]
-        blocks = [each[self._part][block.elements] for each in given.blocks]
         if given.count == 1:
-            return blocks[0]
+            return given.blocks[0][self._part][block.elements]
+        blocks = [each[self._part][block.elements] for each in given.blocks]
         return mean_of_floats(blocks, given.count, given.weights, np.empty_like(blocks[0]))
 
     def _limited(self, block: Block) -> Array:
         mean = self.mean(block)
-        limited = mean.copy() if self._limits else mean
+        if not self._limits:
+            return mean
+        limited = mean.copy()
         for start, stop, factor in self._limits:
             if start < block.stop and block.start < stop:
                 common = slice(max(start - block.start, 0), stop - block.start)
@@ -335,7 +337,7 @@ class Updater:
         self._dense = [block for group in groups for block in group.blocks]
         self._groups = groups
         self._of_variables: list[list[Piece]] = []
-        self.blocks: Sequence[Block] = ()
+        self.blocks: Sequence[Block] = self._dense
         self.beside: Sequence[Block] = ()
         self.pieces: Sequence[Piece] = ()
 
@@ -343,9 +345,9 @@ class Updater:
         """Cut a step into blocks: which rows of tables it moves is known now."""
         for part in self._parts.values():
             part.begin(step)
-        tables = self._tables.values()
-        self.blocks = [*self._dense, *(block for table in tables for block in table.blocks)]
-        self.beside = [block for table in tables for block in table.beside]
+        if tables := self._tables.values():
+            self.blocks = [*self._dense, *(block for table in tables for block in table.blocks)]
+            self.beside = [block for table in tables for block in table.beside]
         self._optimizer = step.optimizer
         if self.limited or not step.optimizer.elementwise:
             limited = bool(step.given.blocks) and not step.optimizer.elementwise
