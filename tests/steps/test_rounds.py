@@ -340,6 +340,23 @@ SCENES = [
 ]
 
 
+FAILED_ONCE = [
+    (deaths_and_newcomers, 20823),
+    (backups, 1649),
+    (values_that_are_assigned, 21971),
+    (rounds_that_are_held, 10819),
+    (rounds_that_are_held, 21238),
+    (links_that_blink, 10360),
+    (links_that_blink, 11168),
+]
+"""Seeds of which the machine, or a double, was mended."""
+
+
+@pytest.mark.parametrize(("scene", "seed"), FAILED_ONCE)
+def test_a_seed_that_has_failed_is_right(scene, seed):
+    scene(seed)
+
+
 @pytest.mark.parametrize("scene", SCENES)
 def test_a_scene_holds_for_every_seed(scene):
     for seed in SEEDS:

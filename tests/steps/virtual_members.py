@@ -592,6 +592,9 @@ class Net:
         process.history = history
         self.processes[seat.number] = process
         process.member.received(leader.number, told, self.now)
+        for other in list(self.processes.values()):
+            if other.dead:  # nobody listens at its address
+                self.tell_of_end(other.number, process)
         process.tick()
 
     def runs(self, number):

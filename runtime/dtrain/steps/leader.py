@@ -182,9 +182,10 @@ class RoundLeader:
         if self.round >= 0:
             if before is None or before.membership != report.membership:
                 self._dirty.add(number)  # it is not told of the members again
-            if self._parts.take(report, self.round):
+            if self._parts.take(report, self.round):  # something came too late, and may be dealt again
                 self._dirty.add(number)
-            if not self._parts.whole:
+                self._deal()
+            elif not self._parts.whole:
                 self._deal([number])
         self._go_on()
 
