@@ -202,3 +202,14 @@ def test_a_round_is_over_when_the_next_one_begins():
     member.heard(told(attempt=attempt()))
     made = RoundMade(values=True)
     assert CommitRound(0, made) in member.heard(told(number=2, round=1, made=made))
+
+
+def test_a_limit_that_is_set_while_a_leader_asks_holds_when_it_begins():
+    lead = RoundLeader(0, 1 << 20, KNOWN, 0, 0, RoundRules(replicas=3, max_steps=9))
+    lead.limit(9, until=0)
+    for number in range(3):
+        lead.heard(MemberReport(term=1 << 20, member=number, membership=0, round=0, known=KNOWN))
+    assert lead.round == 0
+    assert all(lead.told(number).due == () for number in range(3))
+    lead.limit(9, until=None)
+    assert [lead.told(number).due for number in range(3)] == [((0, 0),), ((1, 0),), ((2, 0),)]

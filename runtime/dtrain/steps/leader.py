@@ -40,7 +40,7 @@ class RoundLeader:
         term: higher than that of any leader before.
         round: -1 until it has heard from those that are to go on.
         without: the members without which it may not go on, while it stands.
-        deposed: whether another leader has taken over; this one directs nobody any more.
+        deposed: whether another leader has taken over; this one then directs no member.
     """
 
     def __init__(
@@ -204,6 +204,7 @@ class RoundLeader:
 
     def limit(self, max_steps: int, until: int | None) -> None:
         """Let `max_steps` be the last version, and none be made beyond `until` for now."""
+        self._rules = msgspec.structs.replace(self._rules, max_steps=max_steps, until=until)
         self._parts.limit(max_steps, until)
         if self.round >= 0:
             self._deal()
