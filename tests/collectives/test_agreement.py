@@ -14,11 +14,10 @@ from dtrain.collectives.between_hosts.follower import (
     HoldStep,
     LeftBehind,
     Vote,
-    may_go_on,
-    next_term,
 )
 from dtrain.collectives.between_hosts.leader import TRIES, LeadingHost
 from dtrain.messages.replicas import Direction, PartFacts, Seat
+from dtrain.steps.follower import may_go_on, next_term
 
 HOSTS = (0, 1, 2)
 FIRST, SECOND = next_term(0, 0), next_term(next_term(0, 0), 1)

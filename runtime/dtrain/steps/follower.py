@@ -7,10 +7,11 @@ The rules are those of docs/design/steps.md#rounds:
    values only when a later round begins: then every lane was reduced at every host.
 3. It begins an attempt only if that is newer than what it has begun, and gives up the earlier one. It gives
    it up, too, before it answers a new leader.
-4. It heeds no leader of an earlier term than the newest that it has answered, and none that was left behind.
+4. It obeys a leader only if the leader's term is at least the newest term that it has answered, and if the
+   leader is still a member.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -71,7 +72,7 @@ class Reduce(msgspec.Struct, frozen=True):
 
 
 class AbandonAttempt(msgspec.Struct, frozen=True):
-    """Give up the attempt that is under way: a new leader begins one of its own."""
+    """Stop working on the present attempt. A new leader is going to begin another one."""
 
     attempt: int
 
@@ -168,7 +169,7 @@ class Follower:
 
     @property
     def told(self) -> Told:
-        """Return who takes part, as this member was told, for one that the others have left behind."""
+        """Return the newest membership, to be sent to a process that was removed from it."""
         term, membership = self._counted
         return Told(term=term, membership=membership, members=self._known.members, round=self.round)
 
@@ -282,7 +283,7 @@ class Follower:
 
     def _begin(self, round_: int) -> None:
         self.round = round_
-        # What the leader had not heard of before it committed the round came too late.
+        # A part that the leader did not hear of before it committed the round is too late.
         self._late = (*self._late, *(deal for deal in self._due if deal[0] in self._complete))
         self._known = msgspec.structs.replace(self._known, begun=False)
         self._complete = {}
@@ -290,8 +291,3 @@ class Follower:
         self._reduced = self._failed = False
         self._blamed = -1
         self._held = -1
-
-
-def on_host(members: Iterable[MemberSeat], host: str) -> list[MemberSeat]:
-    """Return the members of a host, in the order of their ranks."""
-    return sorted((seat for seat in members if seat.host == host), key=lambda seat: seat.rank)

@@ -21,11 +21,10 @@ from dtrain.collectives.between_hosts.follower import (
     Following,
     LeftBehind,
     Vote,
-    leader_of,
-    next_term,
 )
 from dtrain.collectives.between_hosts.leader import LeadingHost
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
+from dtrain.steps.follower import leader_of, next_term
 
 BEAT_S = 0.25
 ASKS = 2

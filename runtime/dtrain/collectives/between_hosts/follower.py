@@ -31,12 +31,13 @@ present, or half with the leader among them: of two such groups that have no hos
 small. A host that is gone counts as a member here, for it may have agreed to another group before its end.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 import msgspec
 
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
+from dtrain.steps.follower import leader_of
 
 
 class Vote(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -312,35 +313,3 @@ class Following:
         self._summed = self._failed = False
         self._blamed = -1
         self._arrived, self._arrived_void = -1, False
-
-
-def may_go_on(members: Collection[int], present: Collection[int], gone: Collection[int], leader: int) -> bool:
-    """Return whether the hosts `present` may go on alone.
-
-    Args:
-        members: of the newest membership that all present hosts have heard of.
-        present: those that are heard of, the asking one included.
-    """
-    there = set(members) & set(present)
-    if set(members) <= there | set(gone):
-        return True
-    return 2 * len(there) > len(members) or (2 * len(there) == len(members) and leader in there)
-
-
-_HOSTS_MAX = 1 << 10
-_ATTEMPTS_MAX = 1 << 20
-
-
-def next_term(newest: int, host: int) -> int:
-    """Return the term of a host that begins to lead: above `newest`, and never another host's."""
-    return (newest // _HOSTS_MAX + 1) * _HOSTS_MAX + host
-
-
-def leader_of(term: int) -> int:
-    """Return the host that leads in a term; for term 0 the first one."""
-    return term % _HOSTS_MAX
-
-
-def first_attempt(term: int) -> int:
-    """Return the number of a leader's first attempt: above all those of earlier terms."""
-    return term * _ATTEMPTS_MAX

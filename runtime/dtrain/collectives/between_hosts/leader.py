@@ -28,9 +28,10 @@ The rule *Attempts* (docs/design/collectives.md#attempts):
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt, may_go_on
+from dtrain.collectives.between_hosts.follower import UNRECORDED
 from dtrain.collectives.step import successor
 from dtrain.messages.replicas import Direction, HostState, PartFacts, Seat
+from dtrain.steps.follower import first_attempt, may_go_on
 
 TRIES = 3
 """The number of attempts of one step that may fail between two hosts before one of them is left behind."""

@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from dtrain.collectives.between_hosts.follower import UNRECORDED, first_attempt
+from dtrain.collectives.between_hosts.follower import UNRECORDED
 from dtrain.messages.replicas import LedgerRecord
 from dtrain.roles.collective.rules import Book
+from dtrain.steps.follower import first_attempt
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(dict[str, bytes]).decode
