@@ -28,7 +28,7 @@ SAID = re.compile(r"^step_cpu_ms ([.\de+-]+)$", re.M)
 
 
 def program(steps: int) -> list[str]:
-    """What each replica runs."""
+    """Train one model. Every replica runs this program."""
     every = str(max(1, steps // 10))
     return [str(PROGRAMS / "train.py"), "--model", "line", "--steps", str(steps), "--every", every]
 

@@ -79,7 +79,7 @@ def compare(case: str, before: Path, after: Path, runs: int) -> tuple[str, float
 
 
 def compiled(parser: argparse.ArgumentParser, trees: Sequence[Path]) -> list[Path]:
-    """Compile some checkouts, and return their full paths; one that is none ends the command."""
+    """Compile checkouts, and return their full paths. A folder without the project is a usage error."""
     for tree in trees:
         for package in ("runtime/dtrain", "cli/dtrain_cli"):
             if not (tree / package).is_dir():

@@ -168,7 +168,7 @@ def object_of(line: bytes) -> dict[str, Any]:
     """Return the JSON object of a line; an empty one if it has none."""
     try:
         found = json.loads(line) if line.lstrip().startswith(b"{") else {}  # this library reads NaN
-        if b"\\ud" in line.lower():  # half a character is none that could be written again
+        if b"\\ud" in line.lower():  # half of a surrogate pair cannot be encoded in UTF-8
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return {}

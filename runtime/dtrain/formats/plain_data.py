@@ -18,7 +18,7 @@ _DTYPE = re.compile(r"[<>|=][a-zA-Z][0-9]*(\[\w+\])?")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """Plain data that stand in the place of what the receiver has of its own."""
+    """A name, as plain data, for an object that the receiver has itself."""
 
     parts: tuple[Any, ...]
 

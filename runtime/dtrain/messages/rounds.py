@@ -1,7 +1,7 @@
 """Messages by which replicas without servers make steps (docs/design/steps.md).
 
-Each says all that its sender knows of the round, so that the newest one is enough: one that is lost, comes
-twice or comes late does no harm.
+Each message has the whole state of its sender in this round. So a receiver needs only the newest one, and a
+message may be lost, come twice or come late.
 """
 
 import msgspec
@@ -69,8 +69,8 @@ class ReduceAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     """An attempt at the sum of a round.
 
     Attributes:
-        lanes: by member that reduces, its shares of the variables, of `count`. A lane stays with its member
-            as long as that lives, so that nobody else writes what it may still write.
+        lanes: by member, the numbers of its lanes. The variables are cut into `count` lanes. A lane stays
+            with its member while that member lives, so that no other process writes to the same memory.
         written: the position up to which a member must have the leader's records before it has reduced.
     """
 
@@ -138,7 +138,7 @@ class Told(Message, frozen=True, gc=False, kw_only=True):
     """The leader to a member: what is to be done. All rounds before `round` are committed.
 
     Attributes:
-        number: it grows within a term; one that comes after a later one is not heeded.
+        number: counts the messages of a term. A receiver ignores one that comes after a higher number.
         members: where the receiver may not know those of this membership, all of them; a receiver that is not
             among them has been left behind.
         round: -1: the leader is new and asks how far all are.

@@ -12,9 +12,9 @@ The rule *Two sides* (docs/design/collectives.md#two-sides):
    carried into it when those of all tables are there; both may be done twice.
 3. Elsewhere there is one side, and an update is made in its place.
 
-Where the optimizer's rule leaves rows alone that are not listed, the blocks of a table are pieces of the
-list of all rows that any gradient lists, so that a step costs what its batch does. Where the rule moves every
-row (momentum, Adam, ...), they are pieces of the table, and rows that are not listed have a gradient of zero.
+Some optimizers change only the rows that a gradient lists (SGD, Adagrad). Then the blocks of a table are
+pieces of the list of all these rows, and the cost of a step depends on its batch. Others change every row
+(momentum, Adam). Then the blocks are pieces of the table, and a row that is not listed has a zero gradient.
 """
 
 import math
@@ -62,7 +62,7 @@ class Contributions(msgspec.Struct, frozen=True):
         blocks: `[contribution][block]`, flat, in the order of their parts: each group, then ids and rows of
             each trainable table.
         count: the divisor of the mean: as many, and the parts without examples.
-        version: the one that is updated.
+        version: of the values that are read; the step makes the next one.
         rate_scale: factor of the learning rate, for a gradient that comes late.
         means: by trained group, their mean, where it has been made over several hosts.
     """

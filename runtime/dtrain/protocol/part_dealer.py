@@ -233,8 +233,12 @@ class PartDealer(msgspec.Struct):
         return min(filter(is_free, self.due), default=NO_PART)
 
     def resume(self, rank: int, part: int) -> bool:
-        """Give a replica a part that it computes already, as its dealer has ended; return whether that is
-        still to be done. Parts below it of which nobody knows are due.
+        """Note that a replica already computes a part, which a dealer before this one has dealt.
+
+        Numbers below it that no replica reports become due.
+
+        Returns:
+            Whether the part is still needed.
         """
         if not self.whole and part >= self.next:
             below = range(self.next, part + 1)

@@ -354,8 +354,8 @@ Ended = Callable[[Mapping[int, Row]], None]
 """Is given the numbers of every epoch at the end of a call of `fit`."""
 
 
-def nobody(rows: Mapping[int, Row]) -> None:
-    """Give the numbers of epochs to nobody."""
+def discard_rows(rows: Mapping[int, Row]) -> None:
+    """Ignore the numbers of epochs."""
 
 
 class FitStrategy(Protocol):
@@ -382,7 +382,7 @@ class FitStrategy(Protocol):
         """
         return None
 
-    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
         """Yield, in the evaluator, each newest checkpoint of the next `fit` at this pace, and the final one.
 
         Call it once for every call of `fit`. There is none where no task evaluates. At the end `ended` is

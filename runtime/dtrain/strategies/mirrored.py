@@ -21,7 +21,7 @@ from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica, ThreadsTraining
 from dtrain.strategies.in_process.training import LocalStrategy, LocalTraining
-from dtrain.strategies.interface import Ended, Problem, Training, TurnReplica, nobody
+from dtrain.strategies.interface import Ended, Problem, Training, TurnReplica, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.channel import Channel
@@ -90,7 +90,7 @@ class ThreadsStrategy(LocalStrategy):
 
     # The evaluator
 
-    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
         self._followed += 1
         if self._place is None:
             return iter(())

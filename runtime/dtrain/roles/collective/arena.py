@@ -8,8 +8,8 @@
 - where a step does not wait for every replica, the record of how training stands;
 - where there are several hosts, the mean over them, what this host has promised to the others, and where each
   replica takes streams;
-- in a memory of its own, which takes pages only as they are written, the rows of tables that gradients list,
-  and new rows of tables that are there once.
+- the rows of tables that gradients list, and new rows of tables that are there once. They lie in a second
+  shared memory, whose pages are allocated when they are first written.
 
 One process makes the arena and fills the variables and slots; the others receive its file descriptor. Only
 the processes of one user can, and none of them can shrink it.

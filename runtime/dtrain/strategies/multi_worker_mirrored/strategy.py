@@ -23,7 +23,7 @@ from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.cluster_task import ClusterTask
-from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.multi_worker_mirrored.assembly import make_training
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
@@ -342,7 +342,7 @@ class MultiWorkerMirrored(Strategy):
 
     # The evaluator
 
-    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
         self._beginnings.number += 1
         return self._task.follow(self._join, pace, self._beginnings.number, ended)
 

@@ -20,7 +20,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
-from dtrain.strategies.interface import Ended, Problem, Strategy, Training, nobody
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.parameter_server.opening import LeadingTask, open_training
 from dtrain.strategies.parameter_server.training import ServerTraining, TrainingParts
@@ -274,7 +274,7 @@ class ServersStrategy(Strategy):
     def optimizer_state(self, owner: object) -> OptimizerState | None:
         return None if self._leading is None else self._leading.optimizer_state(owner)
 
-    def checkpoints(self, pace: Pace, ended: Ended = nobody) -> Iterator[EvaluatedCheckpoint]:
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints of the leader's folder, seen under the same path, or of the `remote` one."""
         self._generation += 1
         return self._task.follow(self._join, pace, self._generation, ended)
