@@ -34,8 +34,12 @@ class StepClock:
         return dt.data.Dataset.from_generator(generate)
 
     def report(self) -> None:
-        """Lines for the program that started this one: the marks, and the CPU time of a step after the first mark."""
+        """Lines for the program that started this one: the marks, and the CPU time of a step after the first mark.
+
+        A replica that takes over an earlier batch of another one reads the data from the front again. If a short run
+        ends with that, no step lies between the marks, and there is no such figure.
+        """
         print("marks", json.dumps(self.marks), flush=True)
-        if len(self.marks) > 2:
-            steps = self.marks[-1][0] - self.marks[1][0]
+        steps = self.marks[-1][0] - self.marks[1][0] if len(self.marks) > 2 else 0
+        if steps > 0:
             print("step_cpu_ms", (self._cpu_s[-1] - self._cpu_s[1]) / steps * 1000, flush=True)
