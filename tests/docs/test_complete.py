@@ -22,7 +22,6 @@ from dtrain.config import (
     SimulateSection,
     SlurmSection,
     TrainingSettings,
-    VertexSection,
     VolumeSection,
     WaitSection,
     WrittenSpec,
@@ -105,7 +104,7 @@ SECTIONS = [
         SecuritySection,
     ),
     *(SimulateSection, Host, CodeSection, NetworkSection, SlurmSection, ServerNodesSection),
-    *(KubernetesSection, ResourcesSection, VolumeSection, VertexSection),
+    *(KubernetesSection, ResourcesSection, VolumeSection),
 ]
 
 
@@ -113,7 +112,7 @@ SECTIONS = [
 def test_every_key_of_a_spec_is_in_its_page(section):
     page = text_of("reference/spec.md")
     sections = {"cluster", "training", "checkpoint", "restart", "wait", "security", "simulate", "data"}
-    sections |= {"hosts", "place", "code", "python", "network", "slurm", "kubernetes", "vertex"}
+    sections |= {"hosts", "place", "code", "python", "network", "slurm", "kubernetes"}
     for key in keys_of(section).keys() - sections:
         assert f"`{key}`" in page, f"{section.__name__}.{key}"
 

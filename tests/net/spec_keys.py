@@ -32,7 +32,7 @@ CLUSTERS = {
 SECTIONS = {
     "": {},
     **{name: {} for name in ("cluster", "training", "data", "checkpoint", "wait", "security", "simulate")},
-    **{name: {} for name in ("code", "network", "slurm", "kubernetes", "vertex")},
+    **{name: {} for name in ("code", "network", "slurm", "kubernetes")},
     "restart.worker": {},
     "hosts.0": {"host": "h1"},
     "slurm.servers": {"nodes": 1},
@@ -58,7 +58,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 """What else a spec says where a key has no use without it."""
 TRIED: dict[str, tuple[Any, ...]] = {
     "name": ("a" * 100, "a" * 101, "-a", "a b"),
-    "on": ("local", "ssh", "slurm", "kubernetes", "vertex"),
+    "on": ("local", "ssh", "slurm", "kubernetes"),
     "success": ("leader", "all_workers"),
     "environment": ({"A": "1"}, {"TF_CONFIG": "1"}, {"a b": "1"}),
     "secrets": (["A"], ["a b"]),
@@ -108,8 +108,6 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "kubernetes.volume": ({"size": "10Gi"},),
     "kubernetes.volume.size": ("10Gi",),
     "kubernetes.volume.access": ("ReadWriteOnce", "ReadWriteMany"),
-    "vertex.code_in": ("/app",),
-    "vertex.machines": ({"worker": "n1-highcpu-16"}, {"boss": "x"}),
     "simulate.slow": ({"worker:1": 5.0}, {"worker:1": 0.5}, {"worker:9": 2}),
     "simulate.kill": ([{"task": "worker:1", "at_step": 2}], [{"task": "worker:1"}]),
     "simulate.pause": ([{"task": "ps:0", "at_s": 3, "for_s": 2}], [{"task": "ps:0", "at_s": 3}]),

@@ -18,14 +18,12 @@ from dtrain_cli.commands.security import certificates, secret
 from dtrain_cli.launch import on_hosts
 from dtrain_cli.launch.kubernetes.planning import gather
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.vertex import plan
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.kubernetes.manifests import json_text, manifests
 
 KEY = "-----BEGIN EC PRIVATE KEY-----\nAAAA\n-----END EC PRIVATE KEY-----\n"
 CLUSTER = "cluster: {chief: 1, worker: 1, ps: 1, evaluator: 0}\n"
 ON_KUBERNETES = CLUSTER + "kubernetes: {image: 'x:1'}\ncode: {from: .}\n"
-ON_VERTEX = CLUSTER + "vertex: {image: 'x:1'}\n"
 REMOTE = "checkpoint: {remote: 's3://ANN:PASSW0RD@bucket/x'}\n"
 
 
@@ -108,11 +106,10 @@ def test_a_file_that_shows_a_secret_of_the_run_is_refused_on_kubernetes(project)
         ("", ("--data", "s3://ANN:PASSW0RD@bucket/x"), "arguments"),
     ],
 )
-@pytest.mark.parametrize("engine", [ON_KUBERNETES, ON_VERTEX])
-def test_the_password_of_a_url_is_refused_where_others_would_read_it(project, engine, text, arguments, place):
-    asked = options(project, engine + text, arguments=arguments)
+def test_the_password_of_a_url_is_refused_where_others_would_read_it(project, text, arguments, place):
+    asked = options(project, ON_KUBERNETES + text, arguments=arguments)
     with pytest.raises(SpecError, match=f"^{place}: expected a URL without a password") as error:
-        plan(asked) if engine is ON_VERTEX else gather(asked, {})
+        gather(asked, {})
     assert "PASSW0RD" not in str(error.value)
 
 
@@ -120,12 +117,6 @@ def test_a_url_with_a_name_alone_is_taken(project):
     text = ON_KUBERNETES + "checkpoint: {remote: 'abfs://container@account.dfs.core.windows.net/x'}\n"
     config = json.loads(json_text(manifests(gather(options(project, text), {}))))["items"][0]
     assert "container@account" in config["data"]["spec.json"]
-
-
-def test_secrets_are_refused_on_vertex_ai_which_shows_variables(project, monkeypatch):
-    monkeypatch.setenv("HF", "hf_0123456789abcdef")
-    with pytest.raises(SpecError, match=r"\bsecrets: expected none.*Secret Manager"):
-        plan(options(project, "on: vertex\n" + ON_VERTEX + "secrets: [HF]\n"))
 
 
 def test_git_ignores_what_the_commands_make(tmp_path, monkeypatch):

@@ -30,7 +30,6 @@ PLANNERS: Mapping[On, str] = {
     On.KUBERNETES: "dtrain_cli.launch.kubernetes.planning:plan",
     On.SLURM: "dtrain_cli.launch.slurm:plan",
     On.SSH: "dtrain_cli.launch.on_hosts:plan",
-    On.VERTEX: "dtrain_cli.launch.vertex:plan",
 }
 """`module:function` that prints what a launch would give an engine, likewise."""
 _SAYS_ON = re.compile(rb"""(?:^|[\s{,])["']?on["']?\s*[:=]""")

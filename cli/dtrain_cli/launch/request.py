@@ -33,7 +33,6 @@ from dtrain_cli.plan.ports import address_problems
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import find_run, own_record
 from dtrain_cli.spec import SpecTree, read_spec
-from dtrain_cli.targets import vertex
 from dtrain_cli.targets.kubernetes import run
 
 
@@ -234,14 +233,12 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
             yield ("slurm", "servers"), "a job whose nodes `hosts` names has one part; leave one of them out"
         case On.KUBERNETES:
             yield from (*run.problems(spec), *password_problems(spec))
-        case On.VERTEX:
-            yield from (*vertex.problems(spec), *password_problems(spec))
     if spec.on is not On.KUBERNETES or spec.kubernetes.secret is None:
         yield from _secrets(spec, environment)
 
 
 def _secrets(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
-    if spec.on is not On.VERTEX and (reason := missing_secrets(spec.secrets, environment)):
+    if reason := missing_secrets(spec.secrets, environment):
         instead = "; or name a Secret that has them: kubernetes.secret" if spec.on is On.KUBERNETES else ""
         yield ("secrets",), f"{reason.removeprefix('secrets: ')}{instead}"
     try:

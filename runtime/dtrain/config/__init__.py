@@ -40,7 +40,6 @@ from dtrain.config.targets import (
     NetworkSection,
     ResourcesSection,
     SlurmSection,
-    VertexSection,
     VolumeSection,
     read_hosts,
 )
@@ -100,7 +99,6 @@ __all__ = [
     "SynchronousSection",
     "TrainingSection",
     "TrainingSettings",
-    "VertexSection",
     "VolumeSection",
     "WaitSection",
     "WrittenSpec",

@@ -28,7 +28,6 @@ from dtrain.config.targets import (
     NetworkSection,
     Places,
     SlurmSection,
-    VertexSection,
     WrittenHosts,
     code_problems,
     hosts_problems,
@@ -57,7 +56,7 @@ NO_SERVERS = (
     "in one process (`--strategy single`)"
 )
 
-_SECTIONS = ("cluster", "checkpoint", "security", "simulate", "network", "slurm", "kubernetes", "vertex")
+_SECTIONS = ("cluster", "checkpoint", "security", "simulate", "network", "slurm", "kubernetes")
 RoleName = Literal["chief", "worker", "ps", "evaluator"]
 _ON_HOSTS = (On.SSH, On.SLURM)
 _USED_BY: dict[str, tuple[On, ...]] = {
@@ -65,7 +64,6 @@ _USED_BY: dict[str, tuple[On, ...]] = {
     "code": (*_ON_HOSTS, On.KUBERNETES),
     "slurm": (On.SLURM,),
     "kubernetes": (On.KUBERNETES,),
-    "vertex": (On.VERTEX,),
 }
 """The keys that mean something to some engines alone, and those."""
 
@@ -95,7 +93,6 @@ class WrittenSpec(TypedDict, total=False):
     network: NetworkSection
     slurm: SlurmSection
     kubernetes: KubernetesSection
-    vertex: VertexSection
 
 
 class RunSpec(msgspec.Struct, frozen=True):
@@ -128,7 +125,6 @@ class RunSpec(msgspec.Struct, frozen=True):
     network: NetworkSection = msgspec.field(default_factory=NetworkSection)
     slurm: SlurmSection = msgspec.field(default_factory=SlurmSection)
     kubernetes: KubernetesSection = msgspec.field(default_factory=KubernetesSection)
-    vertex: VertexSection = msgspec.field(default_factory=VertexSection)
     said: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def problems(self) -> Iterator[Problem]:

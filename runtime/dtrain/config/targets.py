@@ -399,21 +399,3 @@ def _image_problems(image: str | None, code_in: str | None, example: str) -> Ite
         yield ("image",), f"expected an image such as {example}, found {image[:60]!r}"
     if code_in is not None and not code_in.startswith("/"):
         yield ("code_in",), f"expected a folder of the image such as /app, found {code_in[:60]!r}"
-
-
-MACHINE = "n1-standard-4"
-
-
-class VertexSection(msgspec.Struct, frozen=True):
-    """The image and machines of a custom job of Vertex AI (docs/reference/spec.md#vertex)."""
-
-    image: str | None = None
-    code_in: str = "/app"
-    machines: dict[RoleName, str] = msgspec.field(default_factory=dict)
-
-    def machine_of(self, role: str) -> str:
-        given: dict[str, str] = dict(self.machines.items())
-        return given.get(role, MACHINE)
-
-    def problems(self) -> Iterator[Problem]:
-        yield from _image_problems(self.image, self.code_in, "region-docker.pkg.dev/p/r/i:1")

@@ -32,7 +32,7 @@ def mistakes(source: Path | None, *sets: str, **shortcuts) -> list[str]:
     return str(caught.value).replace(f"{source}:", "spec:").splitlines()
 
 
-SECTIONS = "name, on, cluster, training, data, checkpoint, success, restart, wait, hold_ports, security, trace, environment, secrets, simulate, hosts, place, code, python, network, slurm, kubernetes, vertex"
+SECTIONS = "name, on, cluster, training, data, checkpoint, success, restart, wait, hold_ports, security, trace, environment, secrets, simulate, hosts, place, code, python, network, slurm, kubernetes"
 
 
 def test_every_mistake_is_reported_at_once_with_line_column_and_field(spec):
