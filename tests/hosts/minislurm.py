@@ -1,6 +1,7 @@
 """A Slurm whose nodes are the hosts of a rig: slurmctld and the user on h0, a slurmd on each other host.
 
 Nodes are lost when their host is cut off or killed, and a job may be requeued without the usual wait of two minutes.
+Jobs of the partition `urgent` take the nodes of others, after 60 s of grace.
 """
 
 import os
@@ -45,6 +46,8 @@ SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout=6
 KillWait={kill_wait}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 """
 
 
@@ -81,7 +84,10 @@ class MiniSlurm:
             conf += (
                 f"NodeName={name} NodeAddr={self.rig.address(name)} CPUs=8 RealMemory=8192 State=UNKNOWN\n"
             )
-        conf += "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
+        conf += (
+            "PartitionName=test Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=60\n"
+        )
+        conf += "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10\n"
         (self.folder / "slurm.conf").write_text(conf)
         try:
             self._start_daemons()
@@ -155,7 +161,7 @@ class MiniSlurm:
         wait_until(self._all_idle, "the nodes to be idle")
 
     def _all_idle(self) -> bool:
-        idle = self.run("sinfo", "-h", "-N", "-t", "idle", check=False).stdout.splitlines()
+        idle = self.run("sinfo", "-h", "-N", "-p", "test", "-t", "idle", check=False).stdout.splitlines()
         return len(idle) == len(self.rig.names)
 
     def _daemon(self, host: str, *words: str) -> None:

@@ -203,6 +203,58 @@ def test_a_requeued_job_goes_on_from_its_last_step(user, slurm, trial):
     nothing_is_left(slurm)
 
 
+def test_a_job_that_is_preempted_with_a_grace_is_requeued_and_loses_no_step(user, slurm):
+    command = user.launch("--set", "slurm.options=[--exclusive]", "100000")
+    job = job_of(command, user)
+    wait_until(lambda: user.step() > 20, "some steps")
+    urgent = ("sbatch", "--parsable", "-p", "urgent", "-N3", "--exclusive", "-o/dev/null", "--wrap=sleep 1")
+    other = slurm.run(*urgent).stdout.strip()
+    slurm.await_state(other, "RUNNING", "COMPLETED")
+    last = max(map(int, re.findall(r"stopped after .* at step (\d+)", user.output("err"))))
+    slurm.await_state(other, "COMPLETED")
+    slurm.start_now(job)
+    resumed = wait_until(
+        lambda: re.search(r"goes on from step (\d+) of", user.output("out") + user.output("err")),
+        "the resume",
+    )
+    assert last - LATE_STEPS <= int(resumed[1]) <= last
+    assert slurm.job(job)["Restarts"] == "1"
+    slurm.run("scancel", job)
+    assert command.end() == 143, command.err
+    nothing_is_left(slurm)
+
+
+def test_elements_of_an_array_are_runs_of_their_own(user, slurm):
+    """The script that plan prints is submitted twice, too: another job is another run."""
+    (user.folder / "own.py").write_text(PACED.replace("8, 1", "int(sys.argv[2]) + 1, 1"))
+    seed = "$SLURM_ARRAY_TASK_ID"
+    plan = user.start("plan", "--on", "slurm", *CLUSTER, "own.py", "3", seed)
+    assert plan.end() == 0, plan.err
+    (user.folder / "job.sh").write_text(plan.out)
+    (user.folder / "state" / "dtrain" / "slurm").mkdir(parents=True)
+    for elements in ("0-2", "7"):
+        slurm.run("sbatch", f"--array={elements}", str(user.folder / "job.sh"))
+    wait_until(lambda: not slurm.run("squeue", "-h").stdout, "the jobs to end")
+    records = [json.loads(path.read_text()) for path in user.runs()]
+    assert [record["state"] for record in records] == ["succeeded"] * 4, user.output("err")
+    commands = [json.loads((path.parent / "plan.json").read_text()) for path in user.runs()]
+    assert {plan["tasks"][0]["command"][-1] for plan in commands} == {"0", "1", "2", "7"}
+    nothing_is_left(slurm)
+
+
+def test_lines_of_the_site_come_before_the_launch_and_its_tasks_have_what_they_set(user, slurm):
+    (user.folder / "site.sh").write_text("export OF_THE_SITE=yes\n")
+    (user.folder / "says.py").write_text(
+        "import os\nimport dtrain as dt\ndt.get_strategy()\nprint(dict(os.environ))\n"
+    )
+    wishes = ("--set", "slurm.setup=[source ./site.sh]", "--set", "slurm.options=[--export=NONE]")
+    command = user.start("launch", "--on", "slurm", *wishes, *CLUSTER, "says.py")
+    assert command.end() == 0, command.err
+    said = [line for line in command.out.splitlines() if "OF_THE_SITE" in line]
+    assert len(said) == 3
+    nothing_is_left(slurm)
+
+
 def test_a_cancelled_job_saves_its_last_step_and_leaves_nothing(user, slurm):
     command = user.launch("100000")
     job = job_of(command, user)

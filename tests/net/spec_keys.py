@@ -99,6 +99,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "network.bind": ("auto", "0.0.0.0"),
     "slurm.time": ("2:00:00", "1-12:00", "90"),
     "slurm.options": (["--constraint=avx2"],),
+    "slurm.setup": (["module load python"], ["a\nb"]),
     "slurm.servers": ({"nodes": 1},),
     "slurm.servers.options": (["--mem=64G"],),
     "kubernetes.jobset": ("auto",),

@@ -13,7 +13,7 @@ from row_by_row import every_row
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import training_section
 from dtrain.process.assignment import TaskAssignment
-from dtrain.process.resources import NUMPY_LIMITS, own_limits, own_memory_bytes, threads
+from dtrain.process.resources import NUMPY_LIMITS, own_limits, own_memory_bytes, threads, usable_cores
 from dtrain.strategies import choice
 from dtrain.strategies.choice import idle_cores
 
@@ -53,6 +53,27 @@ def test_there_is_always_one_and_what_the_user_or_the_launcher_says_stays():
     assert threads_of(replace(task, launched=True), 8, {}) is None
     assert threads_of(assignment("worker:0", **SAME_BITS), 8, {"OMP_NUM_THREADS": "3"}) == 1
     assert threads_of(replace(assignment("worker:0", **SAME_BITS), launched=True), 8, {}) == 1
+
+
+@every_row(
+    "environment, cores",
+    [
+        ({}, 8),
+        ({"SLURM_CPUS_ON_NODE": "4"}, 4),
+        ({"SLURM_CPUS_ON_NODE": "4", "SLURM_CPUS_PER_TASK": "2"}, 2),
+        ({"SLURM_CPUS_ON_NODE": "64"}, 8),
+        ({"SLURM_CPUS_ON_NODE": "many"}, 8),
+        ({"SLURM_CPUS_ON_NODE": "0"}, 1),
+    ],
+)
+def test_no_more_cores_are_used_than_slurm_has_given(monkeypatch, environment, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert usable_cores(environment) == cores
+
+
+def test_cores_that_slurm_gives_to_each_task_are_not_shared_again():
+    assert threads_of(assignment("worker:0"), 2, {"SLURM_CPUS_PER_TASK": "2"}) == 2
+    assert threads_of(assignment("worker:0"), 8, {"SLURM_CPUS_ON_NODE": "8"}) == 2
 
 
 def test_a_process_alone_has_the_cores_that_it_is_given_unless_it_is_to_be_deterministic():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import version
 
 from dtrain.errors import RunError
-from dtrain.process.resources import allow_open_files
+from dtrain.process.resources import allow_open_files, usable_cores
 from dtrain_cli.agent.messages import Held, HoldPorts, HostFacts
 from dtrain_cli.agent.run_folders import check_room, run_folder
 from dtrain_cli.plan.ports import HeldPorts, pick_port
@@ -24,7 +24,7 @@ def welcome(environment: Mapping[str, str]) -> HostFacts:
         executable=sys.executable,
         host=socket.gethostname(),
         monotonic_s=time.monotonic(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=usable_cores(environment),
         reached_at=reached_at(environment.get("SSH_CONNECTION", "")),
         addresses=_addresses(),
         no_room=_no_room(),

@@ -7,7 +7,10 @@ owns the tasks, Ctrl-C asks whether to leave what was started, or to cancel it.
 import os
 import re
 import select
+import signal
 import sys
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -105,11 +108,68 @@ def launch(options: LaunchOptions) -> int:
             server.kill()
 
 
+class RunElsewhere(ABC):
+    """A run that its engine owns, as a command sees it that follows the run.
+
+    Attributes:
+        name: what Ctrl-C asks about, such as ``job 17``.
+        say: prints a line.
+    """
+
+    name: str
+    say: Callable[[str], None]
+
+    @abstractmethod
+    def look(self) -> int | None:
+        """Ask the engine, and say what is news; return the run's exit code once it is over.
+
+        What the engine shows last is copied then. An engine that does not answer is asked again.
+        """
+
+    @abstractmethod
+    def show(self) -> bool:
+        """Copy what tasks have printed; return whether there was something."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Have the run stop in order; whoever follows it sees its end."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Say how to look at a run that is followed no longer, and how to end it."""
+
+
 _TURN_S = 0.1
+_LOOK_EVERY_S = (1.0, 5.0)
+"""Between two questions to an engine: in the first minute, and later."""
+_SOON_S = 60.0
+
+
+def follow(run: RunElsewhere, signals: SignalInbox) -> int:
+    """Wait for the end of a run; return its exit code, or that of the signal which has ended the wait.
+
+    Ctrl-C asks, and gives 130 whether it leaves or cancels the run, unless the run has succeeded before.
+    """
+    cancelled = False
+    begun_s = look_s = time.monotonic()
+    while True:
+        now_s = time.monotonic()
+        if now_s >= look_s:
+            look_s = now_s + _LOOK_EVERY_S[now_s - begun_s > _SOON_S]
+            if (code := run.look()) is not None:
+                return 128 + signal.SIGINT if cancelled and code else code
+        select.select([signals], [], [], 0 if run.show() else _TURN_S)
+        for number in signals.read():
+            if number == signal.SIGINT and asked_to_cancel(run.name, signals, run.say, run.show):
+                run.cancel()
+                cancelled = True
+            elif number in STOP_SIGNALS:
+                run.leave()
+                return 128 + number
 
 
 def asked_to_cancel(
-    what: str, signals: SignalInbox, say: Callable[[str], None], pump: Callable[[], None]
+    what: str, signals: SignalInbox, say: Callable[[str], None], pump: Callable[[], object]
 ) -> bool:
     """Return whether the user cancels `what`; without a terminal, and by any other answer, it goes on.
 

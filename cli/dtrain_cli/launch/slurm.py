@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -12,30 +11,28 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from dtrain.config import Host, NetworkSection, SlurmSection, read_hosts
+from dtrain.cluster.hosts import is_loopback
+from dtrain.config import Host, NetworkSection, read_hosts
 from dtrain.config.choices import On
-from dtrain.errors import RunError
+from dtrain.errors import RunError, SpecError
 from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunFiles, read_record
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
-from dtrain_cli.launch.engines import asked_to_cancel
+from dtrain_cli.launch.engines import RunElsewhere, follow
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
+from dtrain_cli.plan.standalone_start import own_host
 from dtrain_cli.runs.ending import user_has_stopped
-from dtrain_cli.runs.index import WhereRecord, known_runs, new_run_id
+from dtrain_cli.runs.index import WhereRecord, known_runs
 from dtrain_cli.targets import slurm_jobs
-from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Allocation, Srun, read_allocation
-from dtrain_cli.targets.slurm_jobs import WAITING, JobReport, JobScript
+from dtrain_cli.targets.slurm_jobs import JOB, RUNNING, WAITING, JobReport, JobScript, option_name
 
-_TICK_S = 0.3
-_ASK_EVERY_S = (1.0, 5.0)
-"""Between two questions to Slurm: in the first minute, and later."""
-_SOON_S = 60.0
 _PIECE_BYTES = 1 << 18
 _LAST_S = 10.0
 """The longest wait for the rest of the output of a job that is over: other machines write it."""
@@ -65,64 +62,41 @@ class GrowingFile:
         return bool(data) or not self._outlet.idle
 
 
-class JobFollower:
-    """A command that waits for a job, which writes its output to the files `out` and `err`."""
+class FollowedJob(RunElsewhere):
+    """A job that writes its output to the files `out` and `err`."""
+
+    say = staticmethod(say)
 
     def __init__(self, job: str, out: Path, err: Path) -> None:
+        self.name = f"job {job}"
         self._job = job
         self._files = [GrowingFile(out, Outlet(1)), GrowingFile(err, Outlet(2))]
         self._progress = JobProgress(job)
-        self._signals = SignalInbox()
-        self._cancelled = False
 
-    def follow(self) -> int:
-        """Wait for the end of the job; return its exit code, or that of the signal which has ended the wait.
-
-        Ctrl-C gives 130 whether it leaves or cancels the job, unless the run has succeeded before.
-        """
-        begun_s = asked_s = time.monotonic()
-        self._ask_slurm()
-        while self._progress.exit_code is None:
-            select.select([self._signals], [], [], 0 if self._copy() else _TICK_S)
-            for number in self._signals.read():
-                if number in STOP_SIGNALS and not self._cancels(number):
-                    return 128 + number
-            now_s = time.monotonic()
-            if now_s - asked_s >= _ASK_EVERY_S[now_s - begun_s > _SOON_S]:
-                asked_s = now_s
-                self._ask_slurm()
-        self._copy_rest()
-        code = self._progress.exit_code
-        return 128 + signal.SIGINT if self._cancelled and code else code
-
-    def _ask_slurm(self) -> None:
+    def look(self) -> int | None:
         with contextlib.suppress(RunError):  # a controller that is down for a while; the job goes on
             if (news := self._progress.news(slurm_jobs.show(self._job))) is not None:
                 say(news)
+        if self._progress.exit_code is not None:
+            deadline_s = time.monotonic() + _LAST_S
+            while self.show() and time.monotonic() < deadline_s:
+                pass
+            for file in self._files:
+                if not file.path.exists():
+                    say(f"{file.path} cannot be seen from here; it is on the first node of the job")
+        return self._progress.exit_code
 
-    def _cancels(self, number: int) -> bool:
-        """Cancel the job if the user wants that at Ctrl-C; else this command ends, and the job goes on."""
-        job = self._job
-        if number == signal.SIGINT and asked_to_cancel(f"job {job}", self._signals, say, lambda: None):
-            say(f"cancelling job {job}: its run saves its last step and stops")
-            slurm_jobs.cancel(job)
-            self._cancelled = True
-            return True
-        say(f"job {job} goes on; its output is in {self._files[1].path}")
-        say(f"cancel it with `scancel {job}`, look at it with `dtrain status`")
-        return False
-
-    def _copy(self) -> bool:
+    def show(self) -> bool:
         copied = [file.copy() for file in self._files]  # each of them, not up to the first that has news
         return any(copied)
 
-    def _copy_rest(self) -> None:
-        deadline_s = time.monotonic() + _LAST_S
-        while self._copy() and time.monotonic() < deadline_s:
-            pass
-        for file in self._files:
-            if not file.path.exists():
-                say(f"{file.path} cannot be seen from here; it is on the first node of the job")
+    def cancel(self) -> None:
+        say(f"cancelling {self.name}: its run saves its last step and stops")
+        slurm_jobs.cancel(self._job)
+
+    def leave(self) -> None:
+        say(f"{self.name} goes on; its output is in {self._files[1].path}")
+        say(f"cancel it with `scancel {self._job}`, look at it with `dtrain status`")
 
 
 UNKNOWN_MAX = 5
@@ -163,46 +137,26 @@ class JobProgress:
         return sentence
 
 
-_WITH_VALUE = ("--run-dir", "--runs-dir", "--on")
-_ALONE = ("--resume", "--detach")
 FOLDER = "slurm"
 """The folder for the output of jobs, beside that of the runs."""
 
 
 def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
-    """Return the job of a launch and its run directory; nothing is written."""
+    """Return the job of a launch and its run directory, which JOB may end; nothing is written."""
     workload, spec = read_request(options)
     spec = workload.named(spec)
     if spec.slurm.notice_s < spec.slurm.grace_s:
         few = f"slurm.time is {spec.slurm.time_s} s, too little for slurm.grace_s of {spec.slurm.grace_s} s"
         say(f"{few}: the job is told to save and stop {spec.slurm.notice_s} s before its end")
-    runs_dir = runs_directory(options)
-    run_dir = chosen_directory(options, spec.name) or runs_dir / new_run_id(spec.name, now)
+    runs_dir, label = runs_directory(options), f"{now:%Y%m%d-%H%M%S}-{spec.name}"
+    run_dir = chosen_directory(options, spec.name) or runs_dir / f"{label}-{JOB}"
+    # What was written comes last, and wins over what stands before it.
     command = [
         *(spec.python or sys.executable, "-P", "-m", "dtrain_cli.main", "launch"),
-        *("--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir)),
-        *(["--resume"] if options.resume is not None else []),
-        *_words_of_the_job(options),
+        *("--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir), *options.given),
     ]
-    out, err = (runs_dir.with_name(FOLDER) / f"{run_dir.name}.{ending}" for ending in ("out", "err"))
+    out, err = (runs_dir.with_name(FOLDER) / f"{label}-%j.{ending}" for ending in ("out", "err"))
     return JobScript(spec, command, workload.cwd, out, err), run_dir
-
-
-def _words_of_the_job(options: LaunchOptions) -> list[str]:
-    """Return the command line as it was written, without the options that say where the run is."""
-    behind = len(options.arguments) + (options.program is not None) + (options.spec is not None)
-    at = len(options.given) - len(options.arguments) - 1
-    behind += options.given[at] == "--"  # of a command, or directly behind the program
-    written = len(options.given) - behind
-    kept: list[str] = []
-    words = iter(options.given[:written])
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if name in _WITH_VALUE and not equals:
-            next(words)
-        elif name not in _WITH_VALUE and name not in _ALONE:
-            kept.append(word)
-    return [*kept, *options.given[written:]]
 
 
 def launch(options: LaunchOptions) -> int:
@@ -218,16 +172,20 @@ def launch(options: LaunchOptions) -> int:
     if allocation is not None:
         return _launch_on_nodes(options, allocation)
     script, run_dir = job_of(options, datetime.now())
+    arrays = any(option_name(each) in ("--array", "-a") for each in script.spec.slurm.options)
+    if arrays and not options.detach:
+        raise SpecError("slurm.options: a command follows one job; submit an array with --detach")
     try:
         script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{script.out.parent} cannot be made: {error.strerror}") from None
     job = slurm_jobs.submit(script.text())
-    say(f"job {job} is submitted; files of the run: {run_dir}")
+    say(f"job {job} is submitted; files of the run: {str(run_dir).replace(JOB, job)}")
     if options.detach:
         print(job)  # noqa: T201
         return 0
-    return JobFollower(job, script.out, script.err).follow()
+    out, err = (Path(str(path).replace("%j", job)) for path in (script.out, script.err))
+    return follow(FollowedJob(job, out, err), SignalInbox())
 
 
 def plan(options: LaunchOptions) -> int:
@@ -257,18 +215,20 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
         folders = {host.host: slurm_folder(place) for place, host in enumerate(hosts)}
         return fleet_target(scene, On.SLURM, hosts, opener, allocation.job, folders)
 
-    code = launcher.run(_resumed(options, allocation), target)
-    wishes = scenes[0].spec.slurm if scenes else SlurmSection()
-    stopped = bool(scenes) and user_has_stopped(scenes[0].files)
-    if code == 128 + signal.SIGTERM and allocation.batch and wishes.requeue and not stopped:
-        _begin_again(allocation.job, wishes.notice_s)
+    code = launcher.run(_resumed(replace(options, detach=False), allocation), target)
+    told = code == 128 + signal.SIGTERM and allocation.batch and bool(scenes)
+    if told and scenes[0].spec.slurm.requeue and not user_has_stopped(scenes[0].files):
+        _begin_again(allocation.job)
     return code
 
 
-def _begin_again(job: str, grace_s: float) -> None:
-    """Requeue the job if its time was over; a cancelled job stays cancelled."""
+def _begin_again(job: str) -> None:
+    """Requeue a job that was told to stop, and still runs: its time is over, or another job takes its nodes.
+
+    A job that was cancelled does not run any more. At the end of the notice Slurm requeues only what lives.
+    """
     try:
-        if slurm_jobs.is_ending(job, grace_s):
+        if (report := slurm_jobs.show(job)) is not None and report.state == RUNNING:
             say(f"the time of job {job} is over: it is requeued, and goes on from its last step")
             slurm_jobs.requeue(job)
     except RunError as error:
@@ -291,9 +251,16 @@ def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
 
 
 def _with_addresses(hosts: Sequence[Host], network: NetworkSection) -> list[Host]:
-    """Return the nodes with the addresses that Slurm knows, where the spec says nothing of them."""
+    """Return the nodes with the addresses that Slurm knows, where the spec says nothing of them.
+
+    This node's own name may mean a loopback address here: others reach it where it reaches them. If that
+    holds for all nodes, they are one machine.
+    """
     lacking = [host.host for host in hosts if host.address is None]
     if network.interface is not None or not lacking:
         return list(hosts)
     addresses = slurm_jobs.node_addresses(lacking)
+    far = next((each for each in addresses.values() if not is_loopback(f"{each}:0")), None)
+    if far is not None:
+        addresses |= {node: own_host(far) for node, each in addresses.items() if is_loopback(f"{each}:0")}
     return [replace(host, address=host.address or addresses.get(host.host)) for host in hosts]

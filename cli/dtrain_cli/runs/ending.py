@@ -1,8 +1,8 @@
 """Stopping a run from another terminal, and removing runs that have ended.
 
-The launcher gets SIGTERM, and then does everything in order. To stop a launcher that runs on a node of
-Slurm, the same command is run on that node. A run is locked while it is removed, and its record goes last:
-a removal that was interrupted is a run that can be removed again.
+The launcher gets SIGTERM, and then does everything in order. On a node of Slurm it gets that from Slurm. A
+run is locked while it is removed, and its record goes last: a removal that was interrupted is a run that
+can be removed again.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import select
 import shutil
 import signal
-import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,6 +27,9 @@ from dtrain.runs.states import LIVE_RUN_STATES
 from dtrain_cli.runs.index import KnownRun, WhereRecord, instant, other_host, own_record
 from dtrain_cli.runs.report import is_locked, launcher_lives
 from dtrain_cli.targets import slurm_jobs
+
+_TICK_S = 0.2
+"""Between two looks at the record of a run whose launcher is on another machine."""
 
 
 class StopRecord(msgspec.Struct, frozen=True):
@@ -95,14 +98,17 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
 
 
 def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
-    words = ["-P", "-m", "dtrain_cli.main", "stop", f"--wait={wait_s:g}", str(run.files.directory)]
-    problem = slurm_jobs.run_on_node(job, str(run.record.host), [sys.executable, *words], wait_s)
-    record = own_record(run.files.directory)
-    if record is None or record.state not in LIVE_RUN_STATES:
-        return True
-    if problem:
-        raise RunError(f"the run in job {job} of Slurm is not stopped: {problem}")
-    return False
+    note(run)
+    deadline_s = time.monotonic() + wait_s
+    try:
+        slurm_jobs.tell_to_stop(job)
+    except RunError as error:
+        raise RunError(f"the run in job {job} of Slurm is not stopped: {error}") from None
+    while (record := own_record(run.files.directory)) is not None and record.state in LIVE_RUN_STATES:
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(_TICK_S)
+    return True
 
 
 def _is_launcher(pid: int, lock: Path) -> bool:

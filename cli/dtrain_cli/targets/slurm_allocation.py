@@ -6,7 +6,8 @@ first one that ends.
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -67,20 +68,17 @@ class Allocation(msgspec.Struct, frozen=True):
             return wishes
         first = [host for host in hosts if host.host in self.nodes[0]]
         others = [host for host in hosts if host.host not in self.nodes[0]]
-        for_workers = _slots(others, cluster.worker)
-        for_servers = _slots(first, sum(map(cluster.count, ROLES)) - cluster.worker)
-        if for_workers is None or for_servers is None:
+        servers = sum(map(cluster.count, ROLES)) - cluster.worker
+        for_workers = tuple(islice(_slots(others, cluster.worker), cluster.worker))
+        room = sum(1 for _ in islice(_slots(first, servers), servers))
+        if not first or not others or room < servers or len(for_workers) < cluster.worker:
             return wishes
         names = tuple(host.host for host in first)
         return {"chief": names[0], "ps": names, "worker": for_workers, **wishes}
 
 
-def _slots(hosts: Sequence[Host], tasks: int) -> tuple[str, ...] | None:
-    turns = range(-(-tasks // len(hosts)) if hosts else 0)
-    if any(host.slots is not None for host in hosts):
-        turns = range(max(tasks, 1))
-    found = [host.host for turn in turns for host in hosts if host.slots is None or turn < host.slots]
-    return tuple(found[: max(1, tasks)]) if hosts and len(found) >= tasks else None
+def _slots(hosts: Sequence[Host], turns: int) -> Iterator[str]:
+    return (each.host for turn in range(turns) for each in hosts if each.slots is None or turn < each.slots)
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:
@@ -132,9 +130,9 @@ OPTIONS = (
 )
 _OF_THE_JOB = re.compile(
     r"SLURM_(NTASKS|NPROCS|NTASKS_PER_[A-Z]+|CPUS_PER_TASK|TRES_PER_TASK|DISTRIBUTION|EXACT|EXCLUSIVE"
-    r"|NNODES|JOB_NUM_NODES|OVERCOMMIT|CPU_BIND.*|HINT)(_HET_GROUP_\d+)?"
+    r"|NNODES|JOB_NUM_NODES|OVERCOMMIT|CPU_BIND.*|HINT|EXPORT_ENV)(_HET_GROUP_\d+)?"
 )
-"""Variables that srun would take for options: they speak of the whole job."""
+"""Variables that srun would take for options: they speak of the whole job, or of how it was submitted."""
 _BY_CHANCE = re.compile(
     r"temporarily|Requested nodes are busy|Socket timed out|Communication connection|Job step creation"
 )

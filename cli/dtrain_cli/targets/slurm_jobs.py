@@ -1,45 +1,41 @@
 """Jobs of Slurm: the script of one, Slurm's own commands, each with a deadline, and what they report."""
 
-import ipaddress
 import os
 import re
 import shlex
 import signal
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 
 import msgspec
 
-from dtrain.cluster import Role
 from dtrain.cluster.hosts import compress_hosts
-from dtrain.config import ROLES, RunSpec, read_hosts
-from dtrain.config.targets import EARLY_S
+from dtrain.config import RunSpec, read_hosts
 from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain, plain_line
-from dtrain_cli.placement import place
+from dtrain_cli.placement import hosts_of_addresses, place
+from dtrain_cli.targets.slurm_allocation import Allocation
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=(\S*)")
 _CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
+RUNNING = "RUNNING"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
-GOING = frozenset({"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
+GOING = frozenset({RUNNING, "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
 class JobReport(msgspec.Struct, frozen=True):
     """A job as Slurm knows it: its state in Slurm's word, and for what reason it waits.
 
-    Attributes:
-        code: the exit code of its script, 128+n for signal n.
-        ends: when its time limit is over, by the clock of Slurm; None: it has not begun, or has no limit.
+    `code` is the exit code of its script, 128+n for signal n.
     """
 
     state: str
     reason: str
     code: int
-    ends: datetime | None
     restarts: int
 
     @property
@@ -54,15 +50,6 @@ class JobReport(msgspec.Struct, frozen=True):
         ended_by_slurm = self.state in ("CANCELLED", "TIMEOUT", "PREEMPTED", "DEADLINE")
         return 128 + signal.SIGTERM if ended_by_slurm else 1
 
-    def is_ending(self, now: datetime, grace_s: float) -> bool:
-        """Return whether a running job has no more time than its grace: TERM was then a notice of that.
-
-        A job that was cancelled is completing, or gone.
-        """
-        if self.state != "RUNNING" or self.ends is None:
-            return False
-        return (self.ends - now).total_seconds() <= grace_s
-
 
 def read_job(text: str) -> JobReport | None:
     """Parse one line of `scontrol show job -o`; None if it is about no job."""
@@ -76,25 +63,13 @@ def read_job(text: str) -> JobReport | None:
         state=fields["JobState"],
         reason=fields.get("Reason", "None"),
         code=exit_code,
-        ends=_moment(fields.get("EndTime", "")),
         restarts=int(restarts) if restarts.isdecimal() and len(restarts) < 10 else 0,
     )
 
 
 def read_node_addresses(text: str) -> dict[str, str]:
-    addresses = {}
-    for line in text.splitlines():
-        fields = dict(_FIELD.findall(line))
-        if "NodeName" in fields and fields.get("NodeAddr"):
-            addresses[fields["NodeName"]] = fields["NodeAddr"]
-    return addresses
-
-
-def _moment(text: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=None)
-    except ValueError:  # "Unknown", "NONE", "n/a"
-        return None
+    shown = (dict(_FIELD.findall(line)) for line in text.splitlines())
+    return {each["NodeName"]: each["NodeAddr"] for each in shown if each.keys() >= {"NodeName", "NodeAddr"}}
 
 
 _COMMAND_S = 60.0
@@ -105,7 +80,7 @@ _JOB = re.compile(r"([0-9]+)(?:;.*)?")
 
 def submit(script: str) -> str:
     """Hand a script to sbatch; return the job's number. Raise a `RunError` if sbatch refuses it."""
-    answer = _answer(["sbatch", "--parsable"], script)
+    answer = _answer("sbatch", "--parsable", script=script)
     found = _JOB.fullmatch(answer.strip().splitlines()[-1] if answer.strip() else "")
     if found is None:
         raise RunError(f"sbatch answered {answer.strip()[:_WORDS_MAX]!r}, expected the number of a job")
@@ -115,7 +90,7 @@ def submit(script: str) -> str:
 def show(job: str) -> JobReport | None:
     """Return the state of a job; None if Slurm knows none. Raise a `RunError` if Slurm does not answer."""
     try:
-        return read_job(_answer(["scontrol", "show", "job", "-o", job]).partition("\n")[0])
+        return read_job(_answer("scontrol", "show", "job", "-o", job).partition("\n")[0])
     except RunError as error:
         if _NO_JOB in str(error):
             return None
@@ -124,62 +99,46 @@ def show(job: str) -> JobReport | None:
 
 def requeue(job: str) -> None:
     """Let a job begin again; this ends its present processes."""
-    _answer(["scontrol", "requeue", job])
+    _answer("scontrol", "requeue", job)
 
 
 def cancel(job: str) -> None:
-    _answer(["scancel", job])
+    _answer("scancel", job)
 
 
-def run_on_node(job: str, node: str, command: Sequence[str], wait_s: float) -> str:
-    """Run a command on a node of a job, which may end with the job; return why it has failed, or nothing.
-
-    Raise a `RunError` if srun is not there, or the command has not ended in time.
-    """
-    srun = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--quiet"]
-    done = _run([*srun, "--", *command], f"the run is in job {job} of Slurm", wait_s + _COMMAND_S)
-    words = " ".join(done.stderr.split())[-_WORDS_MAX:] or f"exit code {done.returncode}"
-    return words if done.returncode else ""
-
-
-def is_ending(job: str, grace_s: float) -> bool:
-    report = show(job)
-    return report is not None and report.is_ending(datetime.now(), grace_s + EARLY_S)
+def tell_to_stop(job: str) -> None:
+    """Send SIGTERM to the launcher that a job's script has become, and to none of its tasks."""
+    _answer("scancel", "--batch", "--signal=TERM", job)
 
 
 def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
-    """Return the address of each node, but for those that mean the asking machine itself."""
-    shown = read_node_addresses(_answer(["scontrol", "show", "node", "-o", compress_hosts(nodes)]))
+    """Return the address of each node that this machine can resolve; its own may be a loopback address."""
+    shown = read_node_addresses(_answer("scontrol", "show", "node", "-o", compress_hosts(nodes)))
     found = {}
     for node in nodes:
-        with suppress(OSError):  # a name that this machine cannot resolve
-            address = str(socket.getaddrinfo(shown.get(node, node), None, type=socket.SOCK_STREAM)[0][4][0])
-            if not ipaddress.ip_address(address.partition("%")[0]).is_loopback:
-                found[node] = address
+        with suppress(OSError):
+            answers = socket.getaddrinfo(shown.get(node, node), None, type=socket.SOCK_STREAM)
+            found[node] = str(answers[0][4][0])
     return found
 
 
-def _run(command: list[str], need: str, wait_s: float, text: str = "") -> "subprocess.CompletedProcess[str]":
-    """Run a command of Slurm with `text` as its input; `need` says why it has to be there."""
+def _answer(*command: str, script: str = "") -> str:
+    """Return what a command of Slurm prints; raise a `RunError` with Slurm's own words if it fails."""
+    environment = {**os.environ, "LC_ALL": "C"}
     try:
-        return subprocess.run(
+        done = subprocess.run(
             command,
-            input=text,
+            input=script,
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=wait_s,
-            env={**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"},
+            timeout=_COMMAND_S,
+            env=environment,
         )
     except FileNotFoundError:
-        raise RunError(f"{need}, and there is no {command[0]} here") from None
+        raise RunError(f"on: slurm needs Slurm's commands, and there is no {command[0]} here") from None
     except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} has not answered within {wait_s:g} s") from None
-
-
-def _answer(command: list[str], script: str = "") -> str:
-    """Return what a command of Slurm prints; raise a `RunError` with Slurm's own words if it fails."""
-    done = _run(command, "on: slurm needs Slurm's commands", _COMMAND_S, script)
+        raise RunError(f"{command[0]} has not answered within {_COMMAND_S:g} s") from None
     if done.returncode != 0:
         words = " ".join(done.stderr.split())[:_WORDS_MAX] or f"exit code {done.returncode}"
         raise RunError(f"{command[0]} failed: {words}")
@@ -187,8 +146,11 @@ def _answer(command: list[str], script: str = "") -> str:
 
 
 _NEXT_PART = "#SBATCH hetjob\n"
-_SAYS_CPUS = ("-c", "--cpus-per-task", "--exclusive", "--ntasks", "-n", "--cpus-per-gpu")
+_SAYS_TASKS = ("--ntasks-per-node", "--ntasks", "-n", "--exclusive")
 """Options of the user's with which the job asks for processors itself."""
+JOB = "$SLURM_JOB_ID"
+_OF_THE_JOB = re.compile(r"(\$SLURM_[A-Z_]+)")
+"""Words that the job's shell replaces: each element of an array has its own."""
 
 
 class JobScript(msgspec.Struct, frozen=True):
@@ -202,8 +164,7 @@ class JobScript(msgspec.Struct, frozen=True):
 
     @property
     def nodes(self) -> int:
-        servers = self.spec.slurm.servers
-        return self._worker_nodes + (servers.nodes if servers is not None else 0)
+        return sum(nodes for nodes, _ in self._parts())
 
     def parts(self) -> list[list[str]]:
         """Return the options of sbatch of each part of the job; most have one part.
@@ -211,47 +172,9 @@ class JobScript(msgspec.Struct, frozen=True):
         The first part of a heterogeneous job holds what concerns all of it. Source: "Heterogeneous Job
         Support" in the documentation of Slurm.
         """
-        slurm = self.spec.slurm
-        name, job = f"--job-name={self.spec.name}", self._of_the_job()
-        if slurm.servers is None:
-            # Each task gets a processor: count the tasks of the node that has most.
-            if self.spec.hosts:
-                placed = list(place(self.spec.cluster, read_hosts(self.spec.hosts), self.spec.place).values())
-                per_node = max(placed.count(host) for host in placed)
-            else:
-                per_node = -(-sum(self.spec.cluster.count(role) for role in ROLES) // self.nodes)
-            machines = self._machines(per_node, slurm.partition, slurm.options)
-            return [[name, f"--nodes={self.nodes}", *job, *machines]]
-        count = self.spec.cluster.count
-        servers = sum(map(count, ROLES)) - count(Role.WORKER)
-        per_server_node = -(-servers // slurm.servers.nodes)
-        per_worker_node = -(-count(Role.WORKER) // self._worker_nodes)
-        partition = slurm.servers.partition or slurm.partition
-        return [
-            [
-                *(name, f"--nodes={slurm.servers.nodes}", *job),
-                *self._machines(per_server_node, partition, slurm.servers.options),
-            ],
-            [
-                f"--nodes={self._worker_nodes}",
-                *self._machines(per_worker_node, slurm.partition, slurm.options),
-            ],
-        ]
-
-    def text(self) -> str:
-        """Return the script: its shell becomes the launch, so that signals reach it."""
-        parts = ("".join(f"#SBATCH {_quoted(option)}\n" for option in part) for part in self.parts())
-        for word in self.command:
-            _check_plain(word)
-        return f"#!/bin/sh\n{_NEXT_PART.join(parts)}\nexec {shlex.join(self.command)}\n"
-
-    @property
-    def _worker_nodes(self) -> int:
-        return self.spec.slurm.nodes or len(read_hosts(self.spec.hosts) if self.spec.hosts else ()) or 1
-
-    def _of_the_job(self) -> list[str]:
-        slurm = self.spec.slurm
-        return [
+        slurm, servers = self.spec.slurm, self.spec.slurm.servers
+        of_the_job = [
+            f"--job-name={self.spec.name}",
             f"--chdir={self.cwd}",
             f"--output={self.out}",
             f"--error={self.err}",
@@ -259,12 +182,37 @@ class JobScript(msgspec.Struct, frozen=True):
             "--requeue" if slurm.requeue else "--no-requeue",
             f"--signal=B:TERM@{slurm.notice_s}",
         ]
+        machines = [(slurm.partition, slurm.options)]
+        if servers is not None:
+            machines.insert(0, (servers.partition or slurm.partition, servers.options))
+        parts = [self._machines(*part, *asked) for part, asked in zip(self._parts(), machines, strict=True)]
+        return [[*of_the_job, *parts[0]], *parts[1:]]
 
-    def _machines(self, tasks_per_node: int, partition: str | None, more: Sequence[str]) -> list[str]:
+    def text(self) -> str:
+        """Return the script: its shell becomes the launch, so that signals reach it."""
+        parts = ("".join(f"#SBATCH {_quoted(option)}\n" for option in part) for part in self.parts())
+        setup = "".join(f"{line}\n" for line in self.spec.slurm.setup)
+        words = " ".join(map(_shell_word, self.command))
+        return f"#!/bin/bash\n{_NEXT_PART.join(parts)}\n{setup}exec {words}\n"
+
+    def _parts(self) -> list[tuple[int, int]]:
+        """Return the nodes of each part, and the tasks of its fullest node: each gets a processor."""
+        slurm, cluster = self.spec.slurm, self.spec.cluster
+        hosts = read_hosts(self.spec.hosts) if self.spec.hosts else hosts_of_addresses(cluster)
+        counts = [*([slurm.servers.nodes] if slurm.servers else []), slurm.nodes or len(hosts) or 1]
+        names = tuple(tuple(f"{part}-{node}" for node in range(count)) for part, count in enumerate(counts))
+        nodes = Allocation("", names, (None,) * len(names), batch=True, restarts=0)
+        if hosts:
+            return [(counts[0], max(Counter(place(cluster, hosts, self.spec.place).values()).values()))]
+        placed = place(cluster, nodes.hosts(()), nodes.places(nodes.hosts(()), cluster, self.spec.place))
+        tasks = Counter(host.host for host in placed.values())
+        return [(len(part), max(1, *(tasks[name] for name in part))) for part in names]
+
+    def _machines(self, nodes: int, tasks: int, partition: str | None, more: Sequence[str]) -> list[str]:
         """Return the options about the machines of one part, and its time, which each part has of its own."""
-        slurm, options = self.spec.slurm, []
-        if not any(_name(option) in _SAYS_CPUS for option in more):
-            options.append(f"--cpus-per-task={max(1, tasks_per_node)}")
+        slurm, options = self.spec.slurm, [f"--nodes={nodes}"]
+        if not any(option_name(option) in _SAYS_TASKS for option in more):
+            options.append(f"--ntasks-per-node={tasks}")
         if self.spec.hosts:
             options.append(
                 f"--nodelist={compress_hosts([host.host for host in read_hosts(self.spec.hosts)])}"
@@ -275,8 +223,14 @@ class JobScript(msgspec.Struct, frozen=True):
         return [*options, *more]
 
 
-def _name(option: str) -> str:
+def option_name(option: str) -> str:
     return option.partition("=")[0] if option.startswith("--") else option[:2]
+
+
+def _shell_word(word: str) -> str:
+    _check_plain(word)
+    pieces = [piece for piece in _OF_THE_JOB.split(word) if piece] or [""]
+    return "".join(f'"{each}"' if _OF_THE_JOB.match(each) else shlex.quote(each) for each in pieces)
 
 
 def _quoted(option: str) -> str:

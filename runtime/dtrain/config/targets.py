@@ -214,7 +214,6 @@ _OWN = {
     "--signal": "slurm.grace_s",
     "--job-name": "name",
     "-J": "name",
-    "--ntasks-per-node": None,
     "--open-mode": None,
     "--output": None,
     "-o": None,
@@ -248,6 +247,7 @@ class SlurmSection(msgspec.Struct, frozen=True):
     requeue: bool = True
     grace_s: int = 120
     options: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
     servers: ServerNodesSection | None = None
 
     @property
@@ -278,6 +278,9 @@ class SlurmSection(msgspec.Struct, frozen=True):
                 f"expected seconds from 1 to 65535, as --signal takes them, found {self.grace_s}",
             )
         yield from _options_problems(self.options)
+        for index, line in enumerate(self.setup):
+            if not line.isprintable():
+                yield ("setup", index), f"expected one line for the job's shell, found {line[:80]!r}"
         if self.servers is not None:
             yield from below(("servers",), self.servers.problems())
 

@@ -38,6 +38,21 @@ THREAD_LIMITS = (
 """Every variable by which a launcher limits the threads of a task."""
 
 
+_CORES_OF_TASK = "SLURM_CPUS_PER_TASK"
+_CORES_OF_STEP = "SLURM_CPUS_ON_NODE"
+
+
+def usable_cores(environment: Mapping[str, str]) -> int:
+    """Return the cores that this process may use.
+
+    Under Slurm these are at most what the job has on this node, or for each task: not every site binds
+    processes to that.
+    """
+    cores = len(os.sched_getaffinity(0))
+    said = environment.get(_CORES_OF_TASK) or environment.get(_CORES_OF_STEP, "")
+    return min(cores, max(1, int(said))) if said.isdecimal() and len(said) < 7 else cores
+
+
 def share_cores(
     training: TrainingSection, assignment: TaskAssignment | None, idle: int | None = None
 ) -> None:
@@ -45,7 +60,7 @@ def share_cores(
     without an assignment it trains alone.
     """
     cores = len(os.sched_getaffinity(0))
-    limit = threads(training, assignment, idle or cores, os.environ)
+    limit = threads(training, assignment, idle or usable_cores(os.environ), os.environ)
     if limit is not None and limit < cores:
         import threadpoolctl
 
@@ -57,7 +72,8 @@ def threads(
 ) -> int | None:
     """Return the number of threads for this task: its share of the cores among the training tasks here.
 
-    It is None where a launcher or the user has set a number. Replicas in threads share the task's.
+    It is None where a launcher or the user has set a number. Replicas in threads share the task's. Slurm may
+    have given each task cores of its own.
     """
     if training.deterministic:
         return 1
@@ -68,7 +84,7 @@ def threads(
         return own if said is None or (fewer and assignment is not None and assignment.launched) else None
     if said is not None or (assignment is not None and assignment.launched):
         return None
-    if assignment is None:
+    if assignment is None or environment.get(_CORES_OF_TASK):
         return cores
     cluster = assignment.cluster
     task = assignment.task

@@ -45,6 +45,7 @@ def test_this_host_introduces_itself():
     assert facts.reached_at == "10.0.0.2"
     assert unfit("here", facts) is None
     assert facts.addresses["lo"]
+    assert welcome({"SLURM_CPUS_ON_NODE": "1"}).cores == 1
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import socket
 import time
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
+from dtrain.config.choices import On
 from dtrain.errors import RunError, RunNotFoundError
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.life_line import started_s
@@ -16,8 +18,9 @@ from dtrain.runs.files import RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain_cli.runs.ending import stop_launcher
 from dtrain_cli.runs.faults import RunningTask
-from dtrain_cli.runs.index import find_run, locked_run_directory
+from dtrain_cli.runs.index import WhereRecord, find_run, locked_run_directory
 from dtrain_cli.runs.report import launcher_lives, read_report
+from dtrain_cli.targets import slurm_jobs
 
 MONTHS_S = 1e7
 
@@ -82,3 +85,28 @@ def test_this_machines_own_name_is_no_other_host(tmp_path):
     assert launcher_lives(record)
     record.host = socket.gethostname()
     assert launcher_lives(record)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_slurm_tells_the_launcher_of_a_job_to_stop(led_there, monkeypatch, heard):
+    """The stop is noted before, so that the launcher does not take it for the end of its time."""
+    write_record(led_there.where, WhereRecord(On.SLURM, ["machine-b"], "17"))
+    run = find_run(str(led_there.directory), led_there.directory.parent)
+    told: list[str] = []
+
+    def tell(job):
+        told.append(job)
+        assert led_there.stop.exists()
+        if heard:
+            write_record(led_there.run, replace(run.record, state=RunState.STOPPED))
+
+    monkeypatch.setattr(slurm_jobs, "tell_to_stop", tell)
+    assert stop_launcher(run, 0.0) is heard
+    assert told == ["17"]
+
+
+def test_what_slurm_answers_to_a_stop_is_said(led_there, monkeypatch):
+    write_record(led_there.where, WhereRecord(On.SLURM, ["machine-b"], "17"))
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RunError, match=r"the run in job 17 of Slurm is not stopped: .* no scancel here"):
+        stop_launcher(find_run(str(led_there.directory), led_there.directory.parent), 0.0)

@@ -1,4 +1,7 @@
-"""A job at the end of its time begins again, unless `dtrain stop` has ended its run. No Slurm is needed."""
+"""A job that is told to stop begins again, unless it was cancelled or `dtrain stop` has ended its run.
+
+No Slurm is needed.
+"""
 
 import os
 
@@ -12,6 +15,7 @@ from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.runs import ending
 from dtrain_cli.runs.index import KnownRun
+from dtrain_cli.targets.slurm_jobs import JobReport
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1", "ENVIRONMENT": "BATCH"}
 
@@ -26,10 +30,12 @@ def ended(tmp_path, monkeypatch):
         monkeypatch.setenv(name, BATCH[name])
     monkeypatch.setattr(slurm, "fleet_target", lambda *_: None)
     monkeypatch.setattr(slurm, "_with_addresses", lambda hosts, _: hosts)
-    monkeypatch.setattr(slurm.slurm_jobs, "is_ending", lambda *_: True)
     monkeypatch.setattr(slurm.slurm_jobs, "requeue", requeued.append)
 
-    def ended(during, requeue=True):
+    def ended(during, requeue=True, state="RUNNING"):
+        report = state and JobReport(state, "None", 0, 0)
+        monkeypatch.setattr(slurm.slurm_jobs, "show", lambda _: report)
+
         def run(options, target_of):
             spec = RunSpec(slurm=SlurmSection(requeue=requeue))
             scene = Scene(spec, None, files, "r1", None, print)
@@ -54,6 +60,11 @@ def asked(files, pid=0, started=0.0):
 
 def test_a_run_that_slurm_has_told_to_stop_begins_again(ended):
     assert ended(lambda _: None) == ["7"]
+
+
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING", "TIMEOUT", None])
+def test_a_job_that_was_cancelled_or_that_slurm_has_requeued_itself_is_left_alone(ended, state):
+    assert ended(lambda _: None, state=state) == []
 
 
 def test_a_run_that_dtrain_stop_has_ended_stays_so(ended):

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from dtrain_cli.launch import slurm
+from dtrain_cli.launch import engines, slurm
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_jobs import JobReport
 
@@ -32,21 +32,21 @@ def follow(tmp_path, monkeypatch):
 
     def follow(number: int, cancels: bool, end: JobReport) -> tuple[int, list[str]]:
         cancelled: list[str] = []
-        monkeypatch.setattr(slurm, "SignalInbox", lambda: Signals(number))
-        monkeypatch.setattr(slurm, "asked_to_cancel", lambda *_: cancels)
-        monkeypatch.setattr(slurm, "_ASK_EVERY_S", (0.0, 0.0))
+        monkeypatch.setattr(engines, "asked_to_cancel", lambda *_: cancels)
+        monkeypatch.setattr(engines, "_LOOK_EVERY_S", (0.0, 0.0))
         monkeypatch.setattr(slurm_jobs, "cancel", cancelled.append)
         monkeypatch.setattr(
-            slurm_jobs, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, None, 0)
+            slurm_jobs, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, 0)
         )
         for name in ("out", "err"):
             (tmp_path / name).touch()
-        return slurm.JobFollower("7", tmp_path / "out", tmp_path / "err").follow(), cancelled
+        job = slurm.FollowedJob("7", tmp_path / "out", tmp_path / "err")
+        return engines.follow(job, Signals(number)), cancelled
 
     return follow
 
 
-CANCELLED = JobReport("CANCELLED", "None", 143, None, 0)
+CANCELLED = JobReport("CANCELLED", "None", 143, 0)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -59,4 +59,4 @@ def test_a_job_that_is_cancelled_by_ctrl_c_ends_it_with_130_too(follow):
 
 
 def test_a_job_that_was_faster_than_its_cancelling_has_succeeded(follow):
-    assert follow(signal.SIGINT, True, JobReport("COMPLETED", "None", 0, None, 0)) == (0, ["7"])
+    assert follow(signal.SIGINT, True, JobReport("COMPLETED", "None", 0, 0)) == (0, ["7"])

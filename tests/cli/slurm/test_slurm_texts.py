@@ -1,18 +1,32 @@
 """What Slurm says and is told: allocations, scripts, reports of jobs. No Slurm is needed."""
 
+import shutil
 import subprocess
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from row_by_row import every_row
 
-from dtrain.config import ClusterSection, Host, RunSpec, SlurmSection, read_hosts
+from dtrain.config import (
+    ROLES,
+    ClusterSection,
+    Host,
+    NetworkSection,
+    RunSpec,
+    SlurmSection,
+    read_hosts,
+)
 from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
+from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, job_of
 from dtrain_cli.placement import place
+from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_allocation import Allocation, read_allocation
 from dtrain_cli.targets.slurm_jobs import JobScript, read_job, read_node_addresses
 
@@ -81,24 +95,35 @@ def script(**changes):
     return JobScript(spec, command, Path("/home/me/my project"), Path("/s/digits.out"), Path("/s/digits.err"))
 
 
+def check_shell(path):
+    subprocess.run(["bash", "-n", path], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", path], check=True)
+
+
 def test_the_script_is_the_golden_one():
     wishes = SlurmSection(
-        nodes=4, time="2:00:00", partition="cpu", account="me", options=("--constraint=avx2",)
+        nodes=4,
+        time="2:00:00",
+        partition="cpu",
+        account="me",
+        options=("--constraint=avx2", "--qos=low", "--mem-per-cpu=4G", "--comment=a b"),
+        setup=("module load python/3.12", "export OMP_PROC_BIND=false"),
     )
     text = script(slurm=wishes).text()
     assert text == GOLDEN.read_text()
-    subprocess.run(["sh", "-n", GOLDEN], check=True)
+    check_shell(GOLDEN)
 
 
 def test_hosts_of_the_spec_are_the_nodes_of_the_job():
     job = script(hosts="n[1-3],login")
     assert job.nodes == 4
     assert "--nodelist=n[1-3],login" in job.parts()[0]
-    assert "--cpus-per-task=2" in job.parts()[0]
+    assert "--ntasks-per-node=2" in job.parts()[0]
     assert script().nodes == 1
-    assert "--cpus-per-task=7" in script().parts()[0]
-    asks = SlurmSection(options=("--cpus-per-task=32",), requeue=False, grace_s=60)
-    assert [each for each in script(slurm=asks).parts()[0] if "cpus" in each] == ["--cpus-per-task=32"]
+    assert "--ntasks-per-node=7" in script().parts()[0]
+    asks = SlurmSection(options=("--ntasks-per-node=32",), requeue=False, grace_s=60)
+    assert [each for each in script(slurm=asks).parts()[0] if "tasks" in each] == ["--ntasks-per-node=32"]
     assert {"--no-requeue", "--signal=B:TERM@60"} <= set(script(slurm=asks).parts()[0])
 
 
@@ -110,7 +135,7 @@ def test_servers_on_nodes_of_their_own_make_a_heterogeneous_job():
     job = script(slurm=wishes)
     assert job.nodes == 5
     assert job.text() == HETEROGENEOUS.read_text()
-    subprocess.run(["sh", "-n", HETEROGENEOUS], check=True)
+    check_shell(HETEROGENEOUS)
 
 
 def test_a_heterogeneous_job_s_servers_stay_on_its_first_part():
@@ -158,13 +183,64 @@ def words_of(tmp_path, *given, **options):
 
 def test_the_job_launches_what_was_written_with_a_directory_of_its_own(tmp_path):
     program = str(tmp_path / "p.py")
-    given = ("--on", "slurm", "--workers=3", "--runs-dir", "r", "--detach", program, "--on", "7")
+    given = ("--on", "slurm", "--workers=3", "--detach", program, "--on", "7")
     script, run_dir, words = words_of(tmp_path, *given, arguments=("--on", "7"), shortcuts={"workers": 3})
-    assert run_dir.parent == tmp_path / "runs"
+    assert run_dir == tmp_path / "runs" / "20261122-120000-p-$SLURM_JOB_ID"
     own = ["--on", "slurm", "--runs-dir", str(tmp_path / "runs"), "--run-dir", str(run_dir)]
-    assert words == ["launch", *own, "--workers=3", program, "--on", "7"]
+    assert words == ["launch", *own, *given]
     assert script.spec.name == "p"
-    assert script.out == tmp_path / "slurm" / f"{run_dir.name}.out"
+    assert script.out == tmp_path / "slurm" / "20261122-120000-p-%j.out"
+
+
+def test_each_job_of_one_script_and_each_element_of_an_array_has_files_of_its_own(tmp_path):
+    """The shell of a job knows its number, and sbatch puts it into the names of the output."""
+    arguments = ("--seed", "$SLURM_ARRAY_TASK_ID", "--note", "costs 5$, it's ok", "")
+    script, _, _ = words_of(tmp_path, "p.py", *arguments, arguments=arguments)
+    line = script.text().splitlines()[-1].replace("exec ", "printf '%s\\n' ", 1)
+    for number in ("17", "18"):
+        variables = {"SLURM_JOB_ID": number, "SLURM_ARRAY_TASK_ID": "3"}
+        words = subprocess.run(["bash", "-c", line], env=variables, capture_output=True, text=True).stdout
+        assert f"\n{tmp_path}/runs/20261122-120000-p-{number}\n" in words
+        assert words.endswith("--seed\n3\n--note\ncosts 5$, it's ok\n\n")
+
+
+def test_a_directory_that_was_chosen_is_the_job_s(tmp_path):
+    script, run_dir, _ = words_of(tmp_path, run_dir=tmp_path / "mine")
+    assert run_dir == tmp_path / "mine"
+    assert "$" not in script.text()
+
+
+def test_a_command_follows_no_array(tmp_path, monkeypatch):
+    (tmp_path / "p.py").write_text("")
+    sets = ("on=slurm", "slurm.options=[--array=0-9]")
+    options = LaunchOptions(program=tmp_path / "p.py", runs_dir=tmp_path / "runs", sets=sets)
+    with pytest.raises(SpecError, match="submit an array with --detach"):
+        slurm.launch(options)
+    monkeypatch.setattr(slurm_jobs, "submit", lambda text: "17" if "--array=0-9" in text else "")
+    assert slurm.launch(replace(options, detach=True)) == 0
+
+
+@given(
+    counts=st.tuples(*(st.integers(0, 9) for _ in range(3)), st.integers(0, 1)),
+    nodes=st.integers(1, 5),
+    server_nodes=st.integers(0, 3),
+)
+def test_a_job_s_nodes_have_the_slots_that_its_tasks_take(counts, nodes, server_nodes):
+    worker, ps, chief, evaluator = counts[0], counts[1], counts[2] % 2, counts[3]
+    if worker + chief == 0:
+        return
+    cluster = ClusterSection(chief=chief, worker=worker, ps=ps, evaluator=evaluator)
+    servers = ServerNodesSection(nodes=server_nodes) if server_nodes else None
+    wishes = SlurmSection(nodes=nodes, servers=servers)
+    parts = JobScript(RunSpec(name="d", cluster=cluster, slurm=wishes), [], Path(), Path(), Path()).parts()
+    asked = [dict(option.split("=", 1) for option in part if "=" in option) for part in parts]
+    names = tuple(
+        tuple(f"{part}-{node}" for node in range(int(each["--nodes"]))) for part, each in enumerate(asked)
+    )
+    slots = tuple(int(each["--ntasks-per-node"]) for each in asked)
+    job = Allocation("17", names, slots, batch=True, restarts=0)
+    placed = place(cluster, job.hosts(()), job.places(job.hosts(()), cluster, {}))
+    assert len(placed) == sum(map(cluster.count, ROLES))
 
 
 JOB = (
@@ -199,18 +275,29 @@ def test_the_end_of_a_job_is_the_end_of_its_run(report, over, code):
     assert not over or report.exit_code == code
 
 
-def test_only_a_job_at_the_end_of_its_time_begins_again():
-    assert job().is_ending(NOW, 120)
-    assert not job().is_ending(NOW - timedelta(hours=1), 120)
-    assert not job("COMPLETING").is_ending(NOW, 120)
-    assert not job("CANCELLED").is_ending(NOW, 120)
-    assert not job(ends="Unknown").is_ending(NOW, 120)
+def test_what_is_no_report_of_a_job_is_none():
     assert read_job("slurm_load_jobs error: Invalid job id specified") is None
 
 
 def test_addresses_of_nodes_are_read():
     text = "NodeName=h1 Arch=x86_64 NodeAddr=10.0.0.1 NodeHostName=h1\nNodeName=h2 NodeAddr=h2.local Port=1\n"
     assert read_node_addresses(text) == {"h1": "10.0.0.1", "h2": "h2.local"}
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({"n1": "127.0.1.1", "n2": "10.0.0.2"}, ["10.0.0.1", "10.0.0.2"]),
+        ({"n1": "127.0.0.1", "n2": "127.0.0.1"}, ["127.0.0.1", "127.0.0.1"]),
+        ({"n2": "10.0.0.2"}, [None, "10.0.0.2"]),
+    ],
+)
+def test_a_node_s_address_is_one_that_the_others_reach(monkeypatch, known, told):
+    """Debian's hosts file gives a machine's own name a loopback address; a Slurm of one machine has no other."""
+    monkeypatch.setattr(slurm_jobs, "node_addresses", lambda _: dict(known))
+    monkeypatch.setattr(slurm, "own_host", {"10.0.0.2": "10.0.0.1"}.__getitem__)
+    hosts = slurm._with_addresses([Host("n1"), Host("n2")], NetworkSection())
+    assert [host.address for host in hosts] == told
 
 
 def test_a_job_is_told_of_as_it_changes_and_no_more():
