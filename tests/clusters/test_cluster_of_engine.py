@@ -29,7 +29,10 @@ def test_replicas_of_vertex_find_their_places_and_train(launcher):
 def test_a_program_that_no_manager_has_started_is_told_what_is_missing(launcher):
     command = launcher.dtrain("task", LINE)
     assert command.end() == 2
-    assert "expected one of TF_CONFIG, CLUSTER_SPEC (Vertex AI), SM_HOSTS" in command.process.communicate()[1]
+    assert (
+        "expected one of TF_CONFIG, CLUSTER_SPEC (Vertex AI), OMPI_COMM_WORLD_RANK"
+        in command.process.communicate()[1]
+    )
 
 
 def test_the_only_task_of_a_manager_trains_alone_and_keeps_what_it_is_told_to_keep(launcher):

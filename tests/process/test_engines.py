@@ -1,6 +1,7 @@
 """Where engines say that a task stands: the variables of their documentation, and what is wrong with them."""
 
 import json
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from row_by_row import every_row
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.cluster.hosts import compress_hosts, expand_counts, expand_hosts
-from dtrain.config import ClusterSection
+from dtrain.config import ClusterSection, read_hosts
 from dtrain.errors import SpecError
 from dtrain.process.engines import (
     aws_batch_place,
@@ -324,3 +325,145 @@ def test_a_single_node_of_aws_batch_trains_alone():
 def test_aws_batch_says_what_is_wrong(environment, counts, what):
     with pytest.raises(SpecError, match=what):
         aws_batch_place(environment, counts, own_host)
+
+
+def numbered(variables, counts=None, hosts=""):
+    return find_place(variables, counts, str, read_hosts(hosts) if hosts else ())
+
+
+def of_job(tmp_path, kind):
+    """The variables in which jobs name their hosts: two slots on n1, two on n2."""
+    if (
+        kind == "PBS"
+    ):  # "PBS_NODEFILE", a name for each slot: "Environment variables" of the user's guide of PBS
+        (tmp_path / "nodes").write_text("n1\nn1\nn2\nn2\n")
+        return {"PBS_NODEFILE": str(tmp_path / "nodes"), "PBS_JOBID": "314.server"}
+    if kind == "LSF":  # "Environment variables set for job execution" of LSF
+        return {"LSB_MCPU_HOSTS": "n1 2 n2 2", "LSB_HOSTS": "n1 n1 n2 n2", "LSB_JOBID": "314"}
+    # As Slurm 22.05 has set them in the script of `sbatch -N2 --ntasks-per-node=2`.
+    return {
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURM_JOB_ID": "314",
+        "SLURM_PROCID": "0",
+    }
+
+
+RECORDS = {
+    # As Open MPI 4.1.4 has set them for `mpirun -np 4`; "Environment variables set for MPI applications".
+    "Open MPI": lambda number, local: {
+        "OMPI_COMM_WORLD_RANK": str(number),
+        "OMPI_COMM_WORLD_SIZE": "4",
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "OMPI_COMM_WORLD_NODE_RANK": str(local),
+        "PMIX_NAMESPACE": "1441136641",
+        "PMIX_RANK": str(number),
+    },
+    # As MPICH 4.0.2 has set them for `mpiexec.hydra -n 4`; Intel MPI starts processes by Hydra too.
+    "PMI": lambda number, local: {
+        "MPI_LOCALNRANKS": "2",
+        "MPI_LOCALRANKID": str(local),
+        "PMI_FD": "6",
+        "PMI_RANK": str(number),
+        "PMI_SIZE": "4",
+    },
+    # "Environment variables" of the PMIx standard, section 2: a process knows its namespace and its rank.
+    "PMIx": lambda number, _: {"PMIX_RANK": str(number), "PMIX_NAMESPACE": "prterun-n1-4711@1"},
+    # flux-environment(7), "FLUX_TASK_RANK" and those beside it.
+    "Flux": lambda number, local: {
+        "FLUX_JOB_ID": "f23vDb4Rw",
+        "FLUX_JOB_NNODES": "2",
+        "FLUX_JOB_SIZE": "4",
+        "FLUX_TASK_LOCAL_ID": str(local),
+        "FLUX_TASK_RANK": str(number),
+    },
+    # blaunch of LSF: tasks are numbered from 1, as the launchers of Open MPI and PRRTE read it.
+    "LSF": lambda number, _: {"LSF_PM_TASKID": str(number + 1), "LSB_DJOB_NUMPROC": "4"},
+    # pbsdsh(1B): PBS_NODENUM is the number of the virtual node.
+    "PBS": lambda number, _: {"PBS_NODENUM": str(number), "PBS_TASKNUM": "3"},
+}
+ON_TWO_NODES = ["chief:0", "ps:0", "worker:0", "worker:1"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "job"),
+    [
+        *product(RECORDS, ["PBS", "LSF", "spec"]),
+        *product(["Open MPI", "PMI", "Flux"], ["Slurm"]),  # others are no inner engines of Slurm
+    ],
+)
+def test_tasks_that_are_numbered_find_their_hosts_in_the_job_or_the_spec(tmp_path, engine, job):
+    hosts = {} if job == "spec" else of_job(tmp_path, job)
+    places = [
+        numbered(hosts | RECORDS[engine](number, number % 2), None, "n[1-2]:2" if job == "spec" else "")
+        for number in range(4)
+    ]
+    assert [str(place.task) for place in places] == ON_TWO_NODES
+    assert len({place.cluster.hash for place in places}) == 1
+    addresses = [places[0].cluster.address(place.task) for place in places]
+    assert [address.partition(":")[0] for address in addresses] == ["n1", "n1", "n2", "n2"]
+    assert len(set(addresses)) == 4
+    assert job != "spec" or addresses == ["n1:2222", "n1:2223", "n2:2222", "n2:2223"]
+
+
+@every_row("engine", list(RECORDS))
+def test_where_nothing_names_the_hosts_the_remedy_is_said(engine):
+    message = (
+        f"^{engine} says that this is task 1, and nothing names the hosts: name them .*--set hosts=h1:2,h2:2"
+    )
+    with pytest.raises(SpecError, match=message):
+        numbered(RECORDS[engine](1, 1))
+
+
+@every_row("engine", list(RECORDS))
+def test_addresses_of_a_spec_are_those_of_the_numbers(engine):
+    section = ClusterSection(chief=("a:1",), ps=("b:2",), worker=("c:3",), evaluator=1)
+    places = [numbered(RECORDS[engine](number, 0), section) for number in range(4)]
+    assert [str(place.task) for place in places] == ["chief:0", "ps:0", "worker:0", "evaluator:0"]
+    assert places[3].cluster == ClusterSpec.from_lists(chief=["a:1"], ps=["b:2"], worker=["c:3"])
+
+
+def test_hosts_with_as_many_tasks_each_need_no_slots():
+    place = numbered(RECORDS["Flux"](2, 0), None, "n1,n2")
+    assert place.cluster.address(place.task) == "n2:2222"
+
+
+@every_row(
+    "variables, counts, hosts, message",
+    [
+        (RECORDS["Open MPI"](1, 0), None, "n1,n2", r"task 1 is number 0 on its host, .* it would be number 1: .*--map-by slot"),
+        (RECORDS["Open MPI"](1, 1), None, "n[1-3]", "has started 4 tasks, and the hosts have 3 slots on 3 hosts"),
+        (RECORDS["Open MPI"](4, 1), None, "n1,n2", "task 4 of 4, which are 0 to 3"),
+        (RECORDS["PMI"](0, 0), ClusterSection(chief=1, worker=1), "n1", "has started 4 tasks, and the spec has 2"),
+        ({"FLUX_TASK_RANK": "x"}, None, "n1", "FLUX_TASK_RANK in the environment: expected a number, found 'x'"),
+        ({"PBS_NODENUM": "1", "PBS_NODEFILE": "/nowhere"}, None, "", "PBS says that this is task 1, and nothing names the hosts"),
+        ({"LSF_PM_TASKID": "0"}, None, "n1", "says that this is task -1"),
+        ({"LSF_PM_TASKID": "1", "LSB_MCPU_HOSTS": "n1 many"}, None, "", "expected counts"),
+        ({"SKYPILOT_NODE_RANK": "0"}, None, "", "SKYPILOT_NODE_IPS is not"),
+        ({"SKYPILOT_NODE_RANK": "0", "SKYPILOT_NODE_IPS": "a b:c"}, None, "", "SKYPILOT_NODE_IPS in the environment"),
+    ],
+)  # fmt: skip
+def test_numbered_tasks_say_what_is_wrong(variables, counts, hosts, message):
+    with pytest.raises(SpecError, match=message):
+        numbered(variables, counts, hosts)
+
+
+def test_processes_of_hydra_in_a_step_of_slurm_are_not_those_of_the_step(tmp_path):
+    """Hydra starts one process a node by srun, and the others below it, which inherit its SLURM_PROCID."""
+    step = of_job(tmp_path, "Slurm") | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "n[1-2]"}
+    step |= {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_PROCID": "1"}
+    assert str(numbered(step | RECORDS["PMI"](3, 1)).task) == "worker:1"
+    assert str(numbered(step).task) == "ps:0"
+    assert str(numbered(step | {"PMI_RANK": "1", "PMI_SIZE": "2"}).task) == "ps:0", "srun --mpi=pmi2"
+
+
+def test_nodes_of_skypilot_are_their_addresses():
+    """The variables are those of "Environment variables" in the documentation of SkyPilot: a line for each node."""
+    variables = {
+        "SKYPILOT_NODE_RANK": "1",
+        "SKYPILOT_NODE_IPS": "10.0.0.7\n10.0.0.8\n",
+        "SKYPILOT_NUM_NODES": "2",
+    }
+    place = numbered(variables)
+    assert (str(place.task), place.cluster.address(place.task)) == ("ps:0", "10.0.0.8:2222")

@@ -45,5 +45,5 @@ def test_a_vocabulary_is_a_file(tmp_path):
 
 def test_nodes_of_aws_batch_are_counted_before_one_is_named():
     environment = {NODE: "0", NODES: "900000000", MAIN_NODE: "0"}
-    with pytest.raises(SpecError, match=r"NUM_NODES.*expected a number below 100000"):
+    with pytest.raises(SpecError, match=r"NUM_NODES.*expected a number, found '900000000', at most 100000"):
         aws_batch_place(environment, None, lambda _: "10.0.0.1")

@@ -63,10 +63,10 @@ Its place in the cluster comes from --spec and --index, or the classic flags, or
 
 _ABOUT_TASK = """Start the task that a cluster manager has given this machine.
 
-Its role and the addresses of the others come from the variables that the manager sets: TF_CONFIG,
-CLUSTER_SPEC (Vertex AI), SM_HOSTS and SM_CURRENT_HOST (SageMaker), SLURM_PROCID and its like (srun),
-AWS_BATCH_JOB_NODE_INDEX and its like (AWS Batch), or DTRAIN_ROLE and JOB_COMPLETION_INDEX (an Indexed Job of
-Kubernetes). After -- any executable gets its place by TF_CONFIG, RANK, MASTER_ADDR and the like.
+Its role and the addresses of the others come from the variables that the manager sets: TF_CONFIG, or those of
+Vertex AI, SageMaker, Slurm (srun), Open MPI, PMI, Flux, LSF, PBS, SkyPilot, AWS Batch or an Indexed Job of
+Kubernetes. Where they name no hosts, --set hosts=h1:2,h2:2 does. After -- any executable gets its place by
+TF_CONFIG, RANK, MASTER_ADDR and the like.
 """
 
 

@@ -16,7 +16,7 @@ from dtrain.config import Host, NetworkSection, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import RunFiles, read_record
+from dtrain.runs.files import RunFiles
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
@@ -27,7 +27,7 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
 from dtrain_cli.plan.standalone_start import own_host
 from dtrain_cli.runs.ending import user_has_stopped
-from dtrain_cli.runs.index import WhereRecord, known_runs
+from dtrain_cli.runs.index import known_runs, where_of
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Allocation, Srun, read_allocation
@@ -110,7 +110,6 @@ class JobProgress:
         self.exit_code: int | None = None
         self._job = job
         self._sentence = ""
-        self._last: JobReport | None = None
         self._unknown = 0
 
     def news(self, report: JobReport | None) -> str | None:
@@ -119,10 +118,9 @@ class JobProgress:
             self._unknown += 1
             if self._unknown < UNKNOWN_MAX:
                 return None
-            self.exit_code = self._last.exit_code if self._last is not None and self._last.over else 1
+            self.exit_code = 1
             return f"Slurm knows no job {self._job} any more"
         self._unknown = 0
-        self._last = report
         sentence = f"job {self._job} is {report.state}"
         if report.over:
             self.exit_code = report.exit_code
@@ -229,7 +227,7 @@ def _begin_again(job: str) -> None:
     """
     try:
         if (report := slurm_jobs.show(job)) is not None and report.state == RUNNING:
-            say(f"the time of job {job} is over: it is requeued, and goes on from its last step")
+            say(f"job {job} was told to stop: it is requeued, and goes on from its last step")
             slurm_jobs.requeue(job)
     except RunError as error:
         say(f"{error}; submit the job again with --resume to go on")
@@ -238,13 +236,9 @@ def _begin_again(job: str) -> None:
 def _resumed(options: LaunchOptions, allocation: Allocation) -> LaunchOptions:
     if allocation.restarts == 0 or options.resume is not None:
         return options
-    directory = options.run_dir
-    if directory is None:  # the newest run that the job has begun
-        for known in known_runs(runs_directory(options)):
-            where = read_record(known.files.where, WhereRecord)
-            if where is not None and where.job == allocation.job:
-                directory = known.files.directory
-                break
+    known = (run.files for run in known_runs(runs_directory(options)))  # the newest that the job has begun
+    begun = (files.directory for files in known if where_of(files).job == allocation.job)
+    directory = options.run_dir or next(begun, None)
     if directory is None or not RunFiles(directory).run.exists():
         return options
     return replace(options, run_dir=directory, resume="", given=("--resume=", *options.given))

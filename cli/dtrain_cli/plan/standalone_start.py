@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
-from dtrain.config import ClusterSection, RunSpec
+from dtrain.config import ClusterSection, RunSpec, read_hosts
 from dtrain.errors import SpecError
 from dtrain.process.assignment import (
     BIND,
@@ -120,8 +120,11 @@ class StandaloneStart(msgspec.Struct, frozen=True):
     def _place_of_engine(self, environment: Mapping[str, str]) -> TaskAssignment:
         assignment = TaskAssignment.from_environment(environment)
         says_tasks = self.spec is not None or any(text.startswith("cluster.") for text in self.sets)
-        section = self._read(self.sets).cluster if says_tasks else None
-        if assignment is None and (place := find_place(environment, section, own_host)) is not None:
+        says_hosts = any(text.startswith("hosts=") for text in self.sets)
+        spec = self._read(self.sets) if says_tasks or says_hosts else RunSpec()
+        section, hosts = spec.cluster if says_tasks else None, read_hosts(spec.hosts) if spec.hosts else ()
+        place = None if assignment is not None else find_place(environment, section, own_host, hosts)
+        if place is not None:
             assignment = _by_hand(place.cluster, place.task) if place.cluster else ALONE
             assignment = replace(assignment, moved_to=place.serves_at) if place.serves_at else assignment
         if assignment is None:

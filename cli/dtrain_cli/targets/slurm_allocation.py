@@ -16,6 +16,7 @@ from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
 from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.errors import SpecError
+from dtrain.process.ranks import number_of
 from dtrain_cli.targets.ssh import ANOTHER_PYTHON, AgentOpener, lacks_dtrain, last_line
 
 JOB = "SLURM_JOB_ID"
@@ -112,21 +113,12 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _number(environment: Mapping[str, str], name: str, default: int, largest: int = 10**9) -> int:
-    text = environment.get(name, "")
-    if text and (not text.isdecimal() or len(text) > 12 or int(text) > largest):
-        raise SpecError(f"{name}: expected a number, found {text[:40]!r}, at most {largest}")
-    return int(text) if text else default
+    return number_of(environment, name, largest) if environment.get(name) else default
 
 
 OPTIONS = (
-    "--nodes=1",
-    "--ntasks=1",
-    "--overlap",
-    "--kill-on-bad-exit=0",
-    "--wait=0",
-    "--unbuffered",
-    "--cpu-bind=none",
-    "--quiet",
+    *("--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=0", "--wait=0"),
+    *("--unbuffered", "--cpu-bind=none", "--quiet"),
 )
 _OF_THE_JOB = re.compile(
     r"SLURM_(NTASKS|NPROCS|NTASKS_PER_[A-Z]+|CPUS_PER_TASK|TRES_PER_TASK|DISTRIBUTION|EXACT|EXCLUSIVE"

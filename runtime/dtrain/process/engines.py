@@ -1,7 +1,7 @@
-"""The place of a task in its cluster, as the engine that has started it says: Vertex AI, Slurm and others.
+"""The place of a task in its cluster, as the engine that has started it says: one table, `ENGINES`.
 
-Each is a pure function of the environment, and of the counts of a spec where the engine knows hosts but no
-roles.
+Each row is a pure function of the environment, and of the counts and hosts of a spec where the engine knows
+no roles, or no hosts.
 
 Vertex AI gives CLUSTER_SPEC to every replica of a custom job:
 
@@ -25,6 +25,16 @@ Slurm's `srun` gives its variables to every task of a step:
 Tasks of one node get ports next to each other: those that the step has reserved (`srun --resv-ports`), else
 from a base that follows from the job's number, so that two jobs on one node rarely meet. Source: the manual
 page srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+
+Open MPI, PMI, PMIx, Flux, LSF and PBS number the tasks that they start, and name no hosts
+(`dtrain.process.ranks`).
+
+SkyPilot runs a task on each node of its cluster:
+
+    SKYPILOT_NODE_RANK=1  SKYPILOT_NODE_IPS="10.0.0.7
+    10.0.0.8"
+
+Source: "Environment variables" in the documentation of SkyPilot.
 
 Kubernetes runs pods of an Indexed Job, of which each role of the cluster has one:
 
@@ -52,104 +62,21 @@ from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_counts, expand_hosts
-from dtrain.config import ClusterSection, address_problem
+from dtrain.config import ClusterSection, Host, address_problem
 from dtrain.errors import SpecError
-
-ORDER = (Role.CHIEF, Role.PS, Role.WORKER, Role.EVALUATOR)
-"""The order in which tasks take the hosts of an engine that numbers them."""
-
-
-class EngineTask(msgspec.Struct, frozen=True):
-    """One task in its cluster, as an engine says.
-
-    Attributes:
-        task: which one it is.
-        cluster: where all tasks are; empty for a task that trains alone.
-        engine: the engine's name, for messages.
-        serves_at: where it serves, if the cluster cannot say it.
-    """
-
-    task: TaskId
-    cluster: ClusterSpec
-    engine: str
-    serves_at: str | None = None
-
-
-def default_counts(hosts: int) -> ClusterSection:
-    """Return the tasks of so many hosts where no spec says: a chief, a server, and workers."""
-    return ClusterSection(chief=1, ps=int(hosts > 1), worker=max(0, hosts - 2))
-
-
-def place_by_number(
-    engine: str,
-    number: int,
-    addresses: Sequence[str],
-    counts: ClusterSection | None,
-    first: TaskId | None = None,
-) -> EngineTask:
-    """Return the place of the task on host `number`: chief, servers, workers, evaluator, in this order.
-
-    Args:
-        engine: its name, for messages.
-        number: of this task's host, from 0.
-        addresses: ``host:port`` of every task, by number.
-        counts: how many tasks of each role there are; None: see `default_counts`.
-        first: the task on host 0, where it is not the chief; the others keep their order behind it.
-
-    Raises:
-        SpecError: there are more or fewer tasks than hosts, or no host of this number.
-    """
-    if not 0 <= number < len(addresses):
-        raise SpecError(
-            f"{engine} says that this is task {number} of {len(addresses)}, which are 0 to "
-            f"{len(addresses) - 1}"
-        )
-    counts = counts or default_counts(len(addresses))
-    tasks = [TaskId(role, index) for role in ORDER for index in range(counts.count(role))]
-    tasks.sort(key=lambda task: task != first)
-    if len(tasks) != len(addresses):
-        raise SpecError(
-            f"{engine} has started {len(addresses)} tasks, and the spec has {len(tasks)}: {counts}; expected "
-            "one task of the spec for each"
-        )
-    jobs: dict[Role, dict[int, str]] = {}
-    for task, address in zip(tasks, addresses, strict=True):
-        if task.role is not Role.EVALUATOR and len(addresses) > 1:
-            jobs.setdefault(task.role, {})[task.index] = address
-    return EngineTask(tasks[number], ClusterSpec(jobs), engine)
-
-
-EXPECTED = (
-    "TF_CONFIG, CLUSTER_SPEC (Vertex AI), SM_HOSTS (SageMaker), SLURM_PROCID, JOB_COMPLETION_INDEX, or "
-    "AWS_BATCH_JOB_NODE_INDEX"
+from dtrain.process.ranks import (
+    FIRST_PORT,
+    JOBS,
+    PORT,
+    PORTS_OF_JOB,
+    EngineFacts,
+    EngineTask,
+    Ranks,
+    default_counts,
+    number_of,
+    place_by_number,
+    side_by_side,
 )
-"""The variables that are looked for, for messages."""
-
-
-def find_place(
-    environment: Mapping[str, str],
-    section: ClusterSection | None,
-    own_host: Callable[[str | None], str],
-) -> EngineTask | None:
-    """Return the place that an engine gives to this task; None where no engine says anything.
-
-    Args:
-        environment: the variables. An engine that runs inside another one, such as a pod in which srun
-            starts tasks, is asked before the outer one.
-        section: the spec's tasks; None without a spec.
-        own_host: see `aws_batch_place`; asked there alone.
-
-    Raises:
-        SpecError: an engine's variables are wrong, or contradict the spec.
-    """
-    return (
-        vertex_place(environment)
-        or sagemaker_place(environment, section)
-        or slurm_place(environment, section)
-        or indexed_job_place(environment, section)
-        or aws_batch_place(environment, section, own_host)
-    )
-
 
 VERTEX_SPEC = "CLUSTER_SPEC"
 VERTEX_CHECKPOINTS = "AIP_CHECKPOINT_DIR"
@@ -167,14 +94,12 @@ POOLS = {
 }
 
 
-def vertex_place(environment: Mapping[str, str]) -> EngineTask | None:
-    """Return this task's place; None where no replica of Vertex AI has been started here.
+def vertex_place(environment: Mapping[str, str]) -> EngineTask:
+    """Return this task's place in the pools of a custom job.
 
     Raises:
         SpecError: CLUSTER_SPEC is not as documented.
     """
-    if not environment.get(VERTEX_SPEC):
-        return None
     found = read_object(environment, VERTEX_SPEC)
     pools = _vertex_field(found, "cluster")
     addresses = {POOLS[pool]: _pool_addresses(pools, pool) for pool in POOLS if pools.get(pool)}
@@ -222,11 +147,10 @@ def _pool_task(task: Mapping[str, Any], addresses: Mapping[Role, list[str]]) -> 
 SM_HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"
 SAGEMAKER = "SageMaker"
-PORT = 2222
 
 
-def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask | None:
-    """Return this task's place; None where SageMaker has not started it.
+def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask:
+    """Return this task's place among the hosts of a training job.
 
     Args:
         environment: the variables.
@@ -235,8 +159,6 @@ def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | Non
     Raises:
         SpecError: the variables are not as documented, or the spec has another number of tasks.
     """
-    if not environment.get(SM_HOSTS):
-        return None
     # The order of the list is not promised; the numbers in the names are.
     hosts = sorted(read_texts(environment, SM_HOSTS), key=lambda host: (len(host), host))
     current = environment.get(CURRENT_HOST, "")
@@ -249,6 +171,7 @@ def sagemaker_place(environment: Mapping[str, str], counts: ClusterSection | Non
 
 
 PROCID = "SLURM_PROCID"
+STEP_TASKS = "SLURM_STEP_NUM_TASKS"
 NODELISTS = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
 TASKS_PER_NODE = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
 JOB_ID = "SLURM_JOB_ID"
@@ -257,14 +180,10 @@ DISTRIBUTION = "SLURM_DISTRIBUTION"
 HET_SIZE = "SLURM_HET_SIZE"
 """The number of parts of a heterogeneous job, whose tasks are numbered part after part."""
 SLURM = "Slurm"
-FIRST_PORT = 20_000
-PORTS_OF_JOB = 100
-JOBS = 400
-"""How many jobs have different ports: together with the ports of a job they end at 60000."""
 
 
 def slurm_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask | None:
-    """Return this task's place; None where `srun` has not started it.
+    """Return this task's place; None where something else than `srun` has started it, inside of its step.
 
     Args:
         environment: the variables.
@@ -274,22 +193,18 @@ def slurm_place(environment: Mapping[str, str], counts: ClusterSection | None) -
         SpecError: a variable is missing or not as documented, tasks are distributed over nodes in a way whose
             order is not known, or the spec has another number of tasks.
     """
-    if not environment.get(PROCID):
+    if environment.get("PMI_SIZE", in_step := environment.get(STEP_TASKS)) != in_step:
         return None
-    number = _slurm_number(environment, PROCID)
+    number = number_of(environment, PROCID)
     nodes = expand_hosts(_first(environment, NODELISTS))
     tasks = expand_counts(_first(environment, TASKS_PER_NODE))
     if len(tasks) != len(nodes):
         raise SpecError(f"Slurm names {len(nodes)} nodes and the tasks of {len(tasks)}; expected as many")
     ports = _slurm_ports(environment, max(tasks))
-    used = [0] * len(nodes)
-    addresses = []
     distribution = environment.get(DISTRIBUTION, "block")
     parts = _parts(environment, nodes)
-    for node in (node for part in parts for node in _nodes_of_tasks(tasks, part, distribution)):
-        addresses.append(f"{nodes[node]}:{ports[used[node]]}")
-        used[node] += 1
-    return place_by_number(SLURM, number, addresses, counts)
+    placed = [nodes[node] for part in parts for node in _nodes_of_tasks(tasks, part, distribution)]
+    return place_by_number(SLURM, number, side_by_side(placed, ports), counts)
 
 
 def _parts(environment: Mapping[str, str], nodes: Sequence[str]) -> list[Sequence[int]]:
@@ -300,7 +215,7 @@ def _parts(environment: Mapping[str, str], nodes: Sequence[str]) -> list[Sequenc
     parts: list[Sequence[int]] = []
     places = {node: place for place, node in enumerate(nodes)}
     room = HOSTS_MAX
-    for part in range(_slurm_number(environment, HET_SIZE, PARTS_MAX) if environment.get(HET_SIZE) else 0):
+    for part in range(number_of(environment, HET_SIZE, PARTS_MAX) if environment.get(HET_SIZE) else 0):
         names = expand_hosts(environment.get(f"{NODELISTS[1]}_HET_GROUP_{part}", ""), room)
         room -= len(names)
         if places.keys() >= set(names):
@@ -334,23 +249,34 @@ def _slurm_ports(environment: Mapping[str, str], tasks: int) -> Sequence[int]:
         )
     if tasks > PORTS_OF_JOB:
         raise SpecError(f"Slurm runs {tasks} tasks on one node; expected at most {PORTS_OF_JOB}")
-    first = FIRST_PORT + _slurm_number(environment, JOB_ID) % JOBS * PORTS_OF_JOB
+    first = FIRST_PORT + number_of(environment, JOB_ID) % JOBS * PORTS_OF_JOB
     return range(first, first + tasks)
 
 
-def _first(environment: Mapping[str, str], names: Sequence[str]) -> str:
+def _first(environment: Mapping[str, str], names: Sequence[str], of: str = PROCID) -> str:
     for name in names:
         if value := environment.get(name):
             return value
-    raise SpecError(f"{PROCID} is in the environment, and {names[0]} is not; start the task with srun")
+    started = "; start the task with srun" if of == PROCID else ""
+    raise SpecError(f"{of} is in the environment, and {names[0]} is not{started}")
 
 
-def _slurm_number(environment: Mapping[str, str], name: str, largest: int = 10**12) -> int:
-    value = environment.get(name, "")
-    if not value.isdecimal() or len(value) > 12 or int(value) > largest:
-        found = f"found {value[:80]!r}, at most {largest}"
-        raise SpecError(f"{name} in the environment: expected a number, {found}")
-    return int(value)
+SKYPILOT_RANK = "SKYPILOT_NODE_RANK"
+SKYPILOT_IPS = "SKYPILOT_NODE_IPS"
+SKYPILOT = "SkyPilot"
+
+
+def skypilot_place(environment: Mapping[str, str], counts: ClusterSection | None) -> EngineTask:
+    """Return this task's place among the nodes of a cluster.
+
+    Raises:
+        SpecError: the variables are not as documented, or the spec has another number of tasks.
+    """
+    number = number_of(environment, SKYPILOT_RANK, HOSTS_MAX)
+    addresses = [f"{ip}:{PORT}" for ip in _first(environment, (SKYPILOT_IPS,), SKYPILOT_RANK).split()]
+    for problem in filter(None, map(address_problem, addresses)):
+        raise SpecError(f"{SKYPILOT_IPS} in the environment: {problem}")
+    return place_by_number(SKYPILOT, number, addresses, counts)
 
 
 POD_INDEX = "JOB_COMPLETION_INDEX"
@@ -358,8 +284,8 @@ ROLE = "DTRAIN_ROLE"
 KUBERNETES = "Kubernetes"
 
 
-def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | None) -> EngineTask | None:
-    """Return this task's place; None outside of an Indexed Job.
+def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | None) -> EngineTask:
+    """Return this task's place among the pods of an Indexed Job a role.
 
     Args:
         environment: the variables.
@@ -368,11 +294,7 @@ def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | 
     Raises:
         SpecError: the role is missing or wrong, or the spec has no address for the task.
     """
-    index = environment.get(POD_INDEX)
-    if not index:
-        return None
-    if not index.isdecimal() or len(index) > 9:
-        raise SpecError(f"{POD_INDEX} in the environment: expected a number, found {index[:80]!r}")
+    index = number_of(environment, POD_INDEX, 10**9)
     role = environment.get(ROLE, "")
     if role not in set(Role):
         raise SpecError(
@@ -388,7 +310,7 @@ def indexed_job_place(environment: Mapping[str, str], section: ClusterSection | 
             raise SpecError(
                 f"cluster.{name}: in an Indexed Job expected the addresses of its pods, found {value}"
             )
-    task = TaskId(Role(role), int(index))
+    task = TaskId(Role(role), index)
     cluster = ClusterSpec.from_lists(**{name: each for name, each in jobs.items() if name != Role.EVALUATOR})
     if task not in cluster and task != TaskId(Role.EVALUATOR, 0):
         raise SpecError(
@@ -408,8 +330,8 @@ def aws_batch_place(
     environment: Mapping[str, str],
     counts: ClusterSection | None,
     own_host: Callable[[str | None], str],
-) -> EngineTask | None:
-    """Return this task's place; None outside of a multi-node parallel job.
+) -> EngineTask:
+    """Return this task's place among the nodes of a multi-node parallel job.
 
     Args:
         environment: the variables.
@@ -421,9 +343,7 @@ def aws_batch_place(
         SpecError: the variables are not as documented; or there are no servers, of which the first is the
             node that all others know.
     """
-    if not environment.get(NODE) or not environment.get(NODES):
-        return None
-    number, nodes, main = (_node_number(environment, name) for name in (NODE, NODES, MAIN_NODE))
+    number, nodes, main = (number_of(environment, name, HOSTS_MAX) for name in (NODE, NODES, MAIN_NODE))
     if not (number < nodes and main < nodes):
         raise SpecError(f"{NODE} and {MAIN_NODE} in the environment: expected numbers below {NODES}, {nodes}")
     counts = counts or default_counts(nodes)
@@ -445,13 +365,6 @@ def aws_batch_place(
     if found.task.role is Role.PS and number != main:
         return replace(found, serves_at=f"{own_host(given)}:{PORT}")
     return found
-
-
-def _node_number(environment: Mapping[str, str], name: str) -> int:
-    value = environment.get(name, "")
-    if not value.isdecimal() or len(value) > 5:
-        raise SpecError(f"{name} in the environment: expected a number below 100000, found {value[:80]!r}")
-    return int(value)
 
 
 def read_object(environment: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -487,3 +400,52 @@ def _read(text: str, name: str) -> Any:
 
 def _shown(value: Any) -> str:
     return json.dumps(value)[:80]
+
+
+class Engine(msgspec.Struct, frozen=True):
+    """An engine that is asked where its `variable` is set; `place` is a function of what is known."""
+
+    name: str
+    variable: str
+    place: Callable[[EngineFacts], EngineTask | None]
+
+
+ENGINES: tuple[Engine | Ranks, ...] = (
+    Engine(VERTEX, VERTEX_SPEC, lambda known: vertex_place(known.environment)),
+    Ranks("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_RANK",)),
+    Ranks("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", ("FLUX_TASK_LOCAL_ID",)),
+    Engine(SLURM, PROCID, lambda known: slurm_place(known.environment, known.counts)),
+    Ranks("PMI", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK")),
+    Ranks("PMIx", "PMIX_RANK"),
+    Engine(SAGEMAKER, SM_HOSTS, lambda known: sagemaker_place(known.environment, known.counts)),
+    Ranks("LSF", "LSF_PM_TASKID", "LSB_DJOB_NUMPROC", first=1),
+    Ranks("PBS", "PBS_NODENUM"),
+    Engine(SKYPILOT, SKYPILOT_RANK, lambda known: skypilot_place(known.environment, known.counts)),
+    Engine(KUBERNETES, POD_INDEX, lambda known: indexed_job_place(known.environment, known.counts)),
+    Engine(AWS_BATCH, NODE, lambda known: aws_batch_place(known.environment, known.counts, known.own_host)),
+)
+"""The engines, an inner one before the outer one: in a pod, mpirun or srun may start tasks."""
+EXPECTED = "TF_CONFIG, " + ", ".join(f"{engine.variable} ({engine.name})" for engine in ENGINES)
+"""The variables that are looked for, for messages."""
+
+
+def find_place(
+    environment: Mapping[str, str],
+    section: ClusterSection | None,
+    own_host: Callable[[str | None], str],
+    hosts: Sequence[Host] = (),
+) -> EngineTask | None:
+    """Return the place that an engine gives to this task; None where no engine says anything.
+
+    Args:
+        environment: the variables.
+        section: the spec's tasks; None without a spec.
+        own_host: see `aws_batch_place`; asked there alone.
+        hosts: the spec's, for engines that name none.
+
+    Raises:
+        SpecError: an engine's variables are wrong, or contradict the spec.
+    """
+    known = EngineFacts(environment, section, hosts, own_host)
+    asked = (engine.place(known) for engine in ENGINES if environment.get(engine.variable))
+    return next((place for place in asked if place is not None), None)
