@@ -62,29 +62,55 @@ class GrowingFile:
         return bool(data) or not self._outlet.idle
 
 
+UNKNOWN_MAX = 5
+"""A job that Slurm does not know so many times in a row is taken for gone. Slurm forgets ended jobs soon."""
+
+
 class FollowedJob(RunElsewhere):
-    """A job that writes its output to the files `out` and `err`."""
+    """A job that writes its output to the files `out` and `err`; `exit_code` is there once it is over."""
 
     say = staticmethod(say)
 
     def __init__(self, job: str, out: Path, err: Path) -> None:
         self.name = f"job {job}"
+        self.exit_code: int | None = None
         self._job = job
         self._files = [GrowingFile(out, Outlet(1)), GrowingFile(err, Outlet(2))]
-        self._progress = JobProgress(job)
+        self._sentence = ""
+        self._unknown = 0
 
     def look(self) -> int | None:
         with contextlib.suppress(RunError):  # a controller that is down for a while; the job goes on
-            if (news := self._progress.news(slurm_jobs.show(self._job))) is not None:
+            if (news := self.news(slurm_jobs.show(self._job))) is not None:
                 say(news)
-        if self._progress.exit_code is not None:
+        if self.exit_code is not None:
             deadline_s = time.monotonic() + _LAST_S
             while self.show() and time.monotonic() < deadline_s:
                 pass
             for file in self._files:
                 if not file.path.exists():
                     say(f"{file.path} cannot be seen from here; it is on the first node of the job")
-        return self._progress.exit_code
+        return self.exit_code
+
+    def news(self, report: JobReport | None) -> str | None:
+        """Return a sentence where a report, or None of a job that Slurm has forgotten, is news."""
+        if report is None:
+            self._unknown += 1
+            if self._unknown < UNKNOWN_MAX:
+                return None
+            self.exit_code = 1
+            return f"Slurm knows no {self.name} any more"
+        self._unknown = 0
+        sentence = f"{self.name} is {report.state}"
+        if report.over:
+            self.exit_code = report.exit_code
+            sentence += f", exit code {self.exit_code}" if self.exit_code else ""
+        elif report.state in WAITING and report.reason not in ("None", ""):
+            sentence += f" ({report.reason})"
+        if report.restarts:
+            sentence += ", requeued " + ("once" if report.restarts == 1 else f"{report.restarts} times")
+        known, self._sentence = self._sentence, sentence
+        return None if sentence == known else sentence
 
     def show(self) -> bool:
         copied = [file.copy() for file in self._files]  # each of them, not up to the first that has news
@@ -97,42 +123,6 @@ class FollowedJob(RunElsewhere):
     def leave(self) -> None:
         say(f"{self.name} goes on; its output is in {self._files[1].path}")
         say(f"cancel it with `scancel {self._job}`, look at it with `dtrain status`")
-
-
-UNKNOWN_MAX = 5
-"""A job that Slurm does not know so many times in a row is taken for gone. Slurm forgets ended jobs soon."""
-
-
-class JobProgress:
-    """The progress of a job; `exit_code` is the run's, once the job is over."""
-
-    def __init__(self, job: str) -> None:
-        self.exit_code: int | None = None
-        self._job = job
-        self._sentence = ""
-        self._unknown = 0
-
-    def news(self, report: JobReport | None) -> str | None:
-        """Return a sentence where a report, or None of a job that Slurm has forgotten, is news."""
-        if report is None:
-            self._unknown += 1
-            if self._unknown < UNKNOWN_MAX:
-                return None
-            self.exit_code = 1
-            return f"Slurm knows no job {self._job} any more"
-        self._unknown = 0
-        sentence = f"job {self._job} is {report.state}"
-        if report.over:
-            self.exit_code = report.exit_code
-            sentence += f", exit code {self.exit_code}" if self.exit_code else ""
-        elif report.state in WAITING and report.reason not in ("None", ""):
-            sentence += f" ({report.reason})"
-        if report.restarts:
-            sentence += ", requeued " + ("once" if report.restarts == 1 else f"{report.restarts} times")
-        if sentence == self._sentence:
-            return None
-        self._sentence = sentence
-        return sentence
 
 
 FOLDER = "slurm"
@@ -206,14 +196,16 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
         scenes.append(scene)
         hosts = allocation.hosts(read_hosts(scene.spec.hosts) if scene.spec.hosts else ())
         opener = Srun(allocation, scene.spec.python or sys.executable, options.foreign)
-        first = [host for host in hosts if not host.spare]
-        place = allocation.places(first, scene.spec.cluster, scene.spec.place)
+        place = allocation.places(
+            [host for host in hosts if not host.spare], scene.spec.cluster, scene.spec.place
+        )
         scene = replace(scene, spec=replace(scene.spec, place=place))
         hosts = _with_addresses(hosts, scene.spec.network)
         folders = {host.host: slurm_folder(place) for place, host in enumerate(hosts)}
         return fleet_target(scene, On.SLURM, hosts, opener, allocation.job, folders)
 
-    code = launcher.run(_resumed(replace(options, detach=False), allocation), target)
+    options = replace(options, detach=options.detach and not allocation.batch)  # it was for the submission
+    code = launcher.run(_resumed(options, allocation), target)
     told = code == 128 + signal.SIGTERM and allocation.batch and bool(scenes)
     if told and scenes[0].spec.slurm.requeue and not user_has_stopped(scenes[0].files):
         _begin_again(allocation.job)

@@ -173,14 +173,10 @@ class JobScript(msgspec.Struct, frozen=True):
         Support" in the documentation of Slurm.
         """
         slurm, servers = self.spec.slurm, self.spec.slurm.servers
+        requeue, signal_at = "requeue" if slurm.requeue else "no-requeue", f"B:TERM@{slurm.notice_s}"
         of_the_job = [
-            f"--job-name={self.spec.name}",
-            f"--chdir={self.cwd}",
-            f"--output={self.out}",
-            f"--error={self.err}",
-            "--open-mode=append",
-            "--requeue" if slurm.requeue else "--no-requeue",
-            f"--signal=B:TERM@{slurm.notice_s}",
+            *(f"--job-name={self.spec.name}", f"--chdir={self.cwd}", f"--output={self.out}"),
+            *(f"--error={self.err}", "--open-mode=append", f"--{requeue}", f"--signal={signal_at}"),
         ]
         machines = [(slurm.partition, slurm.options)]
         if servers is not None:
@@ -214,9 +210,8 @@ class JobScript(msgspec.Struct, frozen=True):
         if not any(option_name(option) in _SAYS_TASKS for option in more):
             options.append(f"--ntasks-per-node={tasks}")
         if self.spec.hosts:
-            options.append(
-                f"--nodelist={compress_hosts([host.host for host in read_hosts(self.spec.hosts)])}"
-            )
+            names = [host.host for host in read_hosts(self.spec.hosts)]
+            options.append(f"--nodelist={compress_hosts(names)}")
         for name, value in (("time", slurm.time), ("partition", partition), ("account", slurm.account)):
             if value is not None:
                 options.append(f"--{name}={value}")

@@ -37,6 +37,7 @@ def ended(tmp_path, monkeypatch):
         monkeypatch.setattr(slurm.slurm_jobs, "show", lambda _: report)
 
         def run(options, target_of):
+            assert not options.detach, "the job's script has it from the command that has submitted it"
             spec = RunSpec(slurm=SlurmSection(requeue=requeue))
             scene = Scene(spec, None, files, "r1", None, print)
             target_of(scene)
@@ -44,7 +45,7 @@ def ended(tmp_path, monkeypatch):
             return 143
 
         monkeypatch.setattr(slurm.launcher, "run", run)
-        assert slurm.launch(LaunchOptions(program=tmp_path / "p.py")) == 143
+        assert slurm.launch(LaunchOptions(program=tmp_path / "p.py", detach=True)) == 143
         return requeued
 
     return ended

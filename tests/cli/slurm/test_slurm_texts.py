@@ -24,7 +24,7 @@ from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobProgress, job_of
+from dtrain_cli.launch.slurm import UNKNOWN_MAX, FollowedJob, job_of
 from dtrain_cli.placement import place
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_allocation import Allocation, read_allocation
@@ -301,7 +301,7 @@ def test_a_node_s_address_is_one_that_the_others_reach(monkeypatch, known, told)
 
 
 def test_a_job_is_told_of_as_it_changes_and_no_more():
-    progress = JobProgress("17")
+    progress = FollowedJob("17", Path("/none"), Path("/none"))
     stations = [
         (job("PENDING", "Resources"), "job 17 is PENDING (Resources)"),
         (job("PENDING", "Resources"), None),
@@ -317,7 +317,7 @@ def test_a_job_is_told_of_as_it_changes_and_no_more():
 
 
 def test_a_job_that_slurm_has_forgotten_is_over():
-    progress = JobProgress("17")
+    progress = FollowedJob("17", Path("/none"), Path("/none"))
     progress.news(job())
     sentences = [progress.news(None) for _ in range(UNKNOWN_MAX)]
     assert sentences[-1] == "Slurm knows no job 17 any more"
