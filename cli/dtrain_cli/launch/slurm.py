@@ -18,6 +18,7 @@ from dtrain.errors import RunError, SpecError
 from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunFiles
 from dtrain_cli.console.streams import Outlet, say
+from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.engines import RunElsewhere, follow
@@ -249,4 +250,8 @@ def _with_addresses(hosts: Sequence[Host], network: NetworkSection) -> list[Host
     far = next((each for each in addresses.values() if not is_loopback(f"{each}:0")), None)
     if far is not None:
         addresses |= {node: own_host(far) for node, each in addresses.items() if is_loopback(f"{each}:0")}
+    lost = next((node for node in lacking if node not in addresses), None)
+    if lost is not None and len(hosts) > 1:
+        instead = f"write `hosts: [{{host: {lost}, address: ...}}]` in the spec, or set network.interface"
+        raise HostError(f"{lost}: its address in Slurm cannot be resolved here; {instead}")
     return [replace(host, address=host.address or addresses.get(host.host)) for host in hosts]

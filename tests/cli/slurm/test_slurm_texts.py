@@ -22,6 +22,7 @@ from dtrain.config import (
 )
 from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
+from dtrain_cli.fleet.link import HostError
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.slurm import UNKNOWN_MAX, FollowedJob, job_of
@@ -289,7 +290,6 @@ def test_addresses_of_nodes_are_read():
     [
         ({"n1": "127.0.1.1", "n2": "10.0.0.2"}, ["10.0.0.1", "10.0.0.2"]),
         ({"n1": "127.0.0.1", "n2": "127.0.0.1"}, ["127.0.0.1", "127.0.0.1"]),
-        ({"n2": "10.0.0.2"}, [None, "10.0.0.2"]),
     ],
 )
 def test_a_node_s_address_is_one_that_the_others_reach(monkeypatch, known, told):
@@ -298,6 +298,13 @@ def test_a_node_s_address_is_one_that_the_others_reach(monkeypatch, known, told)
     monkeypatch.setattr(slurm, "own_host", {"10.0.0.2": "10.0.0.1"}.__getitem__)
     hosts = slurm._with_addresses([Host("n1"), Host("n2")], NetworkSection())
     assert [host.address for host in hosts] == told
+
+
+def test_a_node_whose_address_cannot_be_resolved_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(slurm_jobs, "node_addresses", lambda _: {"n2": "10.0.0.2"})
+    with pytest.raises(HostError, match=r"^n1: its address in Slurm .*hosts: \[{host: n1, address"):
+        slurm._with_addresses([Host("n1"), Host("n2")], NetworkSection())
+    assert slurm._with_addresses([Host("n1")], NetworkSection()) == [Host("n1")], "alone it needs none"
 
 
 def test_a_job_is_told_of_as_it_changes_and_no_more():
