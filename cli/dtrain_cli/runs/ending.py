@@ -26,7 +26,6 @@ from dtrain.runs.json_file import read_record
 from dtrain.runs.states import LIVE_RUN_STATES
 from dtrain_cli.runs.index import KnownRun, WhereRecord, instant, other_host, own_record
 from dtrain_cli.runs.report import is_locked, launcher_lives
-from dtrain_cli.targets import slurm_jobs
 
 _TICK_S = 0.2
 """Between two looks at the record of a run whose launcher is on another machine."""
@@ -98,6 +97,8 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
 
 
 def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
+    from dtrain_cli.targets import slurm_jobs  # most runs are not on Slurm
+
     note(run)
     deadline_s = time.monotonic() + wait_s
     slurm_jobs.tell_to_stop(job)
