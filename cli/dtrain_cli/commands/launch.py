@@ -95,7 +95,7 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
     words = _checked(words)
 
     from dtrain.config.choices import On
-    from dtrain_cli.launch.engines import engine_of, launcher_of
+    from dtrain_cli.launch.engines import command_of, engine_of
     from dtrain_cli.launch.engines import launch as launch_here
 
     wanted = _options(words, sets, {"json": as_json, **options})
@@ -119,7 +119,7 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
                 f"--queue: is for tasks of this machine, and `on: {engine}` places them elsewhere"
             )
         cold_start.end_early()
-        return launcher_of(engine)(wanted)
+        return command_of(engine, "launch")(wanted)
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     return launch_here(wanted)
@@ -160,12 +160,12 @@ def plan(
     words = _checked(words)
 
     from dtrain.config.choices import On
-    from dtrain_cli.launch.engines import engine_of, planner_of
+    from dtrain_cli.launch.engines import command_of, engine_of
 
     wanted = _options(words, sets, {"json": as_json, "runs_dir": runs_dir, "run_dir": run_dir, **shortcuts})
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
-        return planner_of(engine)(wanted)
+        return command_of(engine, "plan")(wanted)
     from dtrain_cli.plan.standalone_start import is_by_hand
 
     run_plan = _example_plan(wanted)

@@ -23,18 +23,12 @@ from dtrain_cli.targets import cold_start
 from dtrain_cli.targets.fork_server import ForkServer
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 
-LAUNCHERS: Mapping[On, str] = {
-    On.SSH: "dtrain_cli.launch.on_hosts:launch_by_ssh",
-    On.KUBERNETES: "dtrain_cli.launch.kubernetes.launching:launch",
-    On.SLURM: "dtrain_cli.launch.slurm:launch",
+COMMANDS: Mapping[On, Mapping[str, str]] = {
+    On.SSH: {"launch": "on_hosts:launch_by_ssh", "plan": "on_hosts:plan"},
+    On.KUBERNETES: {"launch": "kubernetes.launching:launch", "plan": "kubernetes.planning:plan"},
+    On.SLURM: {"launch": "slurm:launch", "plan": "slurm:plan"},
 }
-"""`module:function` that carries out `dtrain launch` on an engine, (`LaunchOptions`) -> exit code."""
-PLANNERS: Mapping[On, str] = {
-    On.KUBERNETES: "dtrain_cli.launch.kubernetes.planning:plan",
-    On.SLURM: "dtrain_cli.launch.slurm:plan",
-    On.SSH: "dtrain_cli.launch.on_hosts:plan",
-}
-"""`module:function` that prints what a launch would give an engine, likewise."""
+"""`module:function` that carries out a command on an engine, (`LaunchOptions`) -> exit code."""
 _SAYS_ON = re.compile(rb"""(?:^|[\s{,])["']?on["']?\s*[:=]""")
 
 
@@ -62,22 +56,15 @@ def _may_say_on(spec: Path) -> bool:
         return False
 
 
-def launcher_of(engine: On) -> Callable[[LaunchOptions], int]:
-    return _named(engine, LAUNCHERS, "launch")
-
-
-def planner_of(engine: On) -> Callable[[LaunchOptions], int]:
-    return _named(engine, PLANNERS, "plan")
-
-
-def _named(engine: On, places: Mapping[On, str], command: str) -> Callable[[LaunchOptions], int]:
-    place = places.get(engine)
-    if place is None:
-        known = ", ".join((On.LOCAL, *places))
-        instead = f"; `dtrain plan --on {engine}` prints what to submit there" if engine in PLANNERS else ""
-        raise SpecError(f"on: {command} knows no {engine}; expected one of {known}{instead}")
-    module, _, name = place.partition(":")
-    function: Callable[[LaunchOptions], int] = getattr(import_module(module), name)
+def command_of(engine: On, command: str) -> Callable[[LaunchOptions], int]:
+    """Return what carries out `launch` or `plan` on an engine; raise a `SpecError` if that cannot."""
+    known = COMMANDS.get(engine, {})
+    if command not in known:
+        others = ", ".join((On.LOCAL, *(other for other, has in COMMANDS.items() if command in has)))
+        instead = f"; `dtrain plan --on {engine}` prints what to submit there" if "plan" in known else ""
+        raise SpecError(f"on: {command} knows no {engine}; expected one of {others}{instead}")
+    module, _, name = known[command].partition(":")
+    function: Callable[[LaunchOptions], int] = getattr(import_module(f"dtrain_cli.launch.{module}"), name)
     return function
 
 

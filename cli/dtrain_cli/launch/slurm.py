@@ -197,9 +197,7 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
         scenes.append(scene)
         hosts = allocation.hosts(read_hosts(scene.spec.hosts) if scene.spec.hosts else ())
         opener = Srun(allocation, scene.spec.python or sys.executable, options.foreign)
-        place = allocation.places(
-            [host for host in hosts if not host.spare], scene.spec.cluster, scene.spec.place
-        )
+        place = allocation.places(hosts, scene.spec.cluster, scene.spec.place)
         scene = replace(scene, spec=replace(scene.spec, place=place))
         hosts = _with_addresses(hosts, scene.spec.network)
         folders = {host.host: slurm_folder(place) for place, host in enumerate(hosts)}

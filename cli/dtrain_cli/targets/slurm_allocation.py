@@ -67,8 +67,8 @@ class Allocation(msgspec.Struct, frozen=True):
         """
         if len(self.nodes) == 1 or isinstance(wishes, str) or not isinstance(cluster.worker, int):
             return wishes
-        first = [host for host in hosts if host.host in self.nodes[0]]
-        others = [host for host in hosts if host.host not in self.nodes[0]]
+        first = [host for host in hosts if host.host in self.nodes[0] and not host.spare]
+        others = [host for host in hosts if host.host not in self.nodes[0] and not host.spare]
         servers = sum(map(cluster.count, ROLES)) - cluster.worker
         for_workers = tuple(islice(_slots(others, cluster.worker), cluster.worker))
         room = sum(1 for _ in islice(_slots(first, servers), servers))

@@ -7,7 +7,7 @@ from row_by_row import every_row
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain_cli.commands.command_line import ENGINES
-from dtrain_cli.launch.engines import LAUNCHERS, PLANNERS, engine_of, launcher_of, planner_of
+from dtrain_cli.launch.engines import COMMANDS, command_of, engine_of
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.main import cli
 
@@ -42,13 +42,13 @@ def test_without_a_known_word_it_is_this_machine_and_the_reader_of_the_spec_comp
 
 
 def test_an_engine_that_cannot_launch_is_refused_with_those_that_can(monkeypatch):
-    monkeypatch.delitem(LAUNCHERS, On.KUBERNETES)
+    monkeypatch.delitem(COMMANDS[On.KUBERNETES], "launch")
     with pytest.raises(SpecError, match=r"launch knows no kubernetes; expected one of local.*plan --on kub"):
-        launcher_of(On.KUBERNETES)
+        command_of(On.KUBERNETES, "launch")
 
 
 def test_every_place_of_the_lists_is_there():
-    assert all(map(callable, [*map(launcher_of, LAUNCHERS), *map(planner_of, PLANNERS)]))
+    assert all(callable(command_of(engine, name)) for engine, names in COMMANDS.items() for name in names)
 
 
 def test_an_unknown_engine_in_a_spec_gets_its_line(tmp_path):
