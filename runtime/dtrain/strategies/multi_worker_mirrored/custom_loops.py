@@ -23,42 +23,11 @@ from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 LOOPS = 0
 """Calls of `fit` are numbered from 1; this is the number of what is not one of them."""
-
-
-def begin_calls(
-    meeting: Meeting, rank: int, ranks: int, wait: Callable[[Mapping[int, str], Condition], bool]
-) -> tuple[CallMemory, Doorbells]:
-    """Make the memory of the calls, as the leader, and let all others in.
-
-    Raises:
-        SharedMemoryError: the machine has not that much memory.
-        TooFewReplicasError: raised by `wait`.
-    """
-    memory = CallMemory.make(ranks)
-    meeting.gather(enter_message(), wait)
-    ends = pairs(range(ranks))
-    doorbells = Doorbells(ends.pop(rank))
-    terms = terms_of_loops(rank, ranks)
-    meeting.begin(SharedResources(terms, (os.dup(memory.fd),), doorbells, lambda: (rank, False)), ends)
-    return memory, doorbells
-
-
-def enter_calls(peers: Peers, ranks: int) -> tuple[CallMemory, Doorbells]:
-    """Map the leader's memory; raise a `PeerError` if it is gone, or the others began without this task."""
-    frame = asked(peers, enter_message())
-    terms = frame.message
-    if not isinstance(terms, Entered):
-        said = terms.reason if isinstance(terms, Refusal) else f"answered {type(terms).__name__}"
-        raise PeerRefusedError(f"{peers.leader.name}: {said}")
-    memory_fd, *sockets = descriptors_of(frame)
-    pairs_of = zip(terms.doorbells, sockets, strict=True)
-    ends = {other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of}
-    if len(ends) < ranks - 1:
-        for each in ends.values():
-            each.close()
-        os.close(memory_fd)
-        raise late(peers.leader.name)
-    return CallMemory.received(memory_fd, ranks), Doorbells(ends)
+CALLS = "calls"
+"""The name of the streams on which arrays of loops travel."""
+CONNECT_S = 60.0
+"""The time for which a task waits for the streams of the others, which all know that they may open them."""
+Wait = Callable[[Mapping[int, str], Condition], bool]
 
 
 def make_loops(strategy: Strategy, rank: int, ranks: int, meet: Callable[[], CollectiveCalls]) -> Loops:
@@ -66,29 +35,6 @@ def make_loops(strategy: Strategy, rank: int, ranks: int, meet: Callable[[], Col
     if rank < 0:
         return Loops(strategy, ends="the evaluator ends: a loop of the program's own evaluates for itself")
     return Loops(strategy, 1, rank, PeerProcesses(ranks, rank, meet) if ranks > 1 else None)
-
-
-def enter_message() -> Enter:
-    return Enter(generation=LOOPS, plan_hash="")
-
-
-def terms_of_loops(leader: int, ranks: int) -> Entered:
-    state = FitState(generation=LOOPS, dealt=Dealt(ranks))
-    return Entered(state=state, leader=leader, ranks=ranks)
-
-
-def late(leader: str) -> PeerRefusedError:
-    return PeerRefusedError(
-        f"{leader}: the program's own loop has begun without this task, which was started again; such a loop "
-        "has no recovery: start the whole run again"
-    )
-
-
-CALLS = "calls"
-"""The name of the streams on which arrays of loops travel."""
-CONNECT_S = 60.0
-"""The time for which a task waits for the streams of the others, which all know that they may open them."""
-Wait = Callable[[Mapping[int, str], Condition], bool]
 
 
 def met(
@@ -100,45 +46,63 @@ def met(
     wait: Wait,
     waits: Waits,
 ) -> CollectiveCalls:
-    """Meet the replicas of all tasks, here or by `hosts`; the leader has no `peers`.
+    """Meet the replicas of all tasks, here or by `hosts`; the leader has no `peers`, and lets all others in.
 
-    `wait` returns True when all are there; see `Meeting.gather`. Raises as `begin_calls` and `enter_calls`.
+    `wait` returns True when all are there; see `Meeting.gather`.
+
+    Raises:
+        SharedMemoryError: the machine has not that much memory.
+        TooFewReplicasError: raised by `wait`.
+        PeerError: the leader is gone, the others began without this task, or one does not connect.
     """
-    if hosts is None:
-        memory, doorbells = (
-            begin_calls(meeting, rank, ranks, wait) if peers is None else enter_calls(peers, ranks)
-        )
+    enter = Enter(generation=LOOPS, plan_hash="")
+    if hosts is not None:
+        enter = hosts.signed(enter)
+    if peers is not None:
+        return _enter(peers, enter, hosts, rank, ranks, waits)
+    memory = CallMemory.make(ranks) if hosts is None else None
+    entered = {**meeting.gather(enter, wait), rank: enter}
+    terms = Entered(state=FitState(generation=LOOPS, dealt=Dealt(ranks)), leader=rank, ranks=ranks)
+    if hosts is not None:
+        terms = hosts.seated(terms, entered)
+    ends = pairs(range(ranks)) if memory is not None else {}
+    doorbells = Doorbells(ends.pop(rank, {}))
+    shared = () if memory is None else (os.dup(memory.fd),)
+    meeting.begin(SharedResources(terms, shared, doorbells, lambda: (rank, False)), ends)
+    if memory is not None:
         return Calls(memory, doorbells, rank, range(ranks), check, waits)
-    if peers is None:
-        return begin_over_hosts(meeting, hosts, rank, ranks, wait, waits)
-    return enter_over_hosts(peers, hosts, rank, waits)
-
-
-def begin_over_hosts(
-    meeting: Meeting,
-    hosts: HostWays,
-    rank: int,
-    ranks: int,
-    wait: Wait,
-    waits: Waits,
-) -> CallsBetweenHosts:
-    """Let all others in, as the leader, and connect to them; errors as of `begin_calls`."""
-    own = hosts.signed(enter_message())
-    entered = {**meeting.gather(own, wait), rank: own}
-    terms = hosts.seated(terms_of_loops(rank, ranks), entered)
-    meeting.begin(SharedResources(terms, (), Doorbells({}), lambda: (rank, False)), {})
+    assert hosts is not None, "replicas that share no memory are on several hosts"
     return _connected(hosts, terms, rank, waits)
 
 
-def enter_over_hosts(peers: Peers, hosts: HostWays, rank: int, waits: Waits) -> CallsBetweenHosts:
-    """Connect to all others, once the leader has let them in; errors as of `enter_calls`."""
-    terms = asked(peers, hosts.signed(enter_message())).message
+def _enter(
+    peers: Peers, enter: Enter, hosts: HostWays | None, rank: int, ranks: int, waits: Waits
+) -> CollectiveCalls:
+    """Take part in what the leader has begun."""
+    frame = asked(peers, enter)
+    terms = frame.message
     if not isinstance(terms, Entered):
         said = terms.reason if isinstance(terms, Refusal) else f"answered {type(terms).__name__}"
         raise PeerRefusedError(f"{peers.leader.name}: {said}")
-    if terms.joins:
-        raise late(peers.leader.name)
-    return _connected(hosts, terms, rank, waits)
+    if hosts is not None:
+        if terms.joins:
+            raise _late(peers)
+        return _connected(hosts, terms, rank, waits)
+    memory_fd, *sockets = descriptors_of(frame)
+    pairs_of = zip(terms.doorbells, sockets, strict=True)
+    doorbells = Doorbells({other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of})
+    if len(doorbells.linked) < ranks - 1:
+        doorbells.close()
+        os.close(memory_fd)
+        raise _late(peers)
+    return Calls(CallMemory.received(memory_fd, ranks), doorbells, rank, range(ranks), check, waits)
+
+
+def _late(peers: Peers) -> PeerRefusedError:
+    return PeerRefusedError(
+        f"{peers.leader.name}: the program's own loop has begun without this task, which was started again; "
+        "such a loop has no recovery: start the whole run again"
+    )
 
 
 def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> CallsBetweenHosts:
