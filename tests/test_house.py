@@ -49,6 +49,7 @@ RUNTIME_FLOORS = [
     "learning.metrics",
     "learning",
     "learning.graphs",
+    "exchange",
     "protocol",
     "steps",
     "wire",
@@ -100,7 +101,7 @@ SEEN_BY_CLI = {"errors", "formats", "cluster", "config", "messages", "process", 
 RUN_BY_CLI = ("dtrain.task.data_command", "dtrain.task.model_command")
 
 # What has no clock, chance, socket or thread: the rules, the numerics, and every machine.
-PURE = ("state", "protocol", "steps", "learning", "parameters", "collectives", "control")
+PURE = ("state", "exchange", "protocol", "steps", "learning", "parameters", "collectives", "control")
 PURE_FILES = [
     path
     for path in FILES
