@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning import optimizers
 from dtrain.parameters.placement import plan
 from dtrain.protocol.part_dealer import PartDealer
@@ -38,10 +39,7 @@ SMALL_BYTES = 64 * 1024
 TURNS = 100
 RULES = {"SGD": optimizers.SGD(0.01), "Adam": optimizers.Adam(0.001)}
 Way = Callable[[], object]
-
-
-def same_site(said: Any) -> None:
-    """Take calls as they are: this program makes the same ones everywhere."""
+CALL = ReplicaCall("all_reduce", "SUM of *", "replicas_of_a_host.py:1")
 
 
 class Replica:
@@ -54,7 +52,7 @@ class Replica:
             for other, sockets in ends.items():
                 for each in sockets.values() if other != rank else ():
                     each.close()
-        self.calls = Calls(shared.calls, doorbells["calls"], rank, range(self.count), same_site)
+        self.calls = Calls(shared.calls, doorbells["calls"], rank)
         self.drivers = {name: self._driver(name, doorbells[name]) for name in shared.arenas}
 
     def _driver(self, name: str, doorbells: Doorbells) -> CollectiveDriver:
@@ -74,23 +72,13 @@ class Replica:
 
         return write, lambda: driver.contribute(driver.next_part(), 1, None, True)
 
-    def sum_mapped(self, nbytes: int, number: int) -> tuple[Way, Way]:
-        """Return the same of a sum whose arrays were written where all map them."""
-        place: list[np.ndarray] = []
-
-        def write() -> None:
-            place[:] = self.calls.places([("float32", (nbytes // 4,))])
-            place[0][:] = self.rank + number
-
-        return write, lambda: self._check(self.calls.all_reduce(b"", place)[0], number)
-
-    def sum_copied(self, nbytes: int, number: int, given: np.ndarray) -> tuple[Way, Way]:
-        """Return the same of an array of this process's own."""
+    def sum(self, number: int, given: np.ndarray) -> tuple[Way, Way]:
+        """Return the same of a sum."""
 
         def write() -> None:
             given[:] = self.rank + number
 
-        return write, lambda: self._check(self.calls.all_reduce(b"", [given])[0], number)
+        return write, lambda: self._check(self.calls.all_reduce(CALL, [given])[0], number)
 
     def _check(self, found: np.ndarray, number: int) -> None:
         assert found[-1] == sum(range(self.count)) + self.count * number, found[-1]
@@ -159,8 +147,7 @@ def operations(replica: Replica, gloo: Gloo | None) -> dict[str, dict[str, Calla
     for nbytes in replica.words.sizes:
         own = np.zeros(nbytes // 4, np.float32)
         ways: dict[str, Callable[[int], tuple[Way, Way]]] = {
-            "mapped": partial(replica.sum_mapped, nbytes),
-            "copied": lambda number, nbytes=nbytes, own=own: replica.sum_copied(nbytes, number, own),
+            "dtrain": lambda number, own=own: replica.sum(number, own),
         }
         if gloo is not None:
             ways["gloo"] = partial(gloo.sum, gloo.torch.zeros(nbytes // 4))

@@ -31,7 +31,7 @@ from dtrain.roles.collective.between_hosts.agreement import (
     HostProxy,
     Hosts,
 )
-from dtrain.roles.collective.calls import CallLog
+from dtrain.roles.collective.calls import CallLog, CallMemory
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt
@@ -62,7 +62,7 @@ def start(scene, hosts, deaths):
         arena.begin(ranks)
         arena.vote_first(Vote.first(host, seats))
         arenas.append(arena)
-        log = CallLog.make(scene.parts)
+        log = CallLog(CallMemory.make(scene.parts))
         ends = pairs(ranks)
         for rank in ranks:
             reading, writing = os.pipe()

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import numpy as np
 import pytest
-from collectives.test_calls import check, summed, value
+from collectives.test_calls import call, summed, value
 
 from dtrain.errors import CallsDifferError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
@@ -48,7 +48,7 @@ class Tasks:
         for rank in range(count):
             others = [other for other in range(count) if other != rank]
             ways = {other: StreamPair(to[rank, other], come[rank, other]) for other in others}
-            self.calls.append(CallsBetweenHosts(ways, rank, check, waits))
+            self.calls.append(CallsBetweenHosts(ways, rank, waits))
 
     def together(self, program):
         """Run `program(rank, calls)` in a thread each; return what each returned or raised."""
@@ -86,7 +86,7 @@ def tasks():
 def test_sums_have_the_bits_of_adding_up_by_rank(tasks, count):
     def program(rank, calls):
         found = [
-            calls.all_reduce(b"sum", [value(rank, size, turn)])[0]
+            calls.all_reduce(call(), [value(rank, size, turn)])[0]
             for turn in range(3)
             for size in SIZES
             if size
@@ -104,7 +104,7 @@ def test_several_arrays_of_any_dtype_and_shape_go_in_one_call(tasks):
 
     def program(rank, calls):
         arrays = [np.asarray(each) for each in given(rank)]
-        return [(each.dtype, each.shape, each.tolist()) for each in calls.all_reduce(b"sum", arrays)]
+        return [(each.dtype, each.shape, each.tolist()) for each in calls.all_reduce(call(), arrays)]
 
     sums = [sum(each) for each in zip(given(0)[:3], given(1)[:3], given(2)[:3], strict=True)]
     sums.append(np.array([True, True]))
@@ -118,7 +118,7 @@ def test_an_exchange_gives_all_arrays_to_all_whatever_their_shapes(tasks, size):
 
     def program(rank, calls):
         mine = value(rank, size * rank, 0)
-        found = calls.exchange(b"gather", [mine])
+        found = calls.exchange(call(), [mine])
         mine[...] = -1
         return [each.tobytes() for (each,) in found]
 
@@ -130,34 +130,38 @@ def test_an_exchange_gives_all_arrays_to_all_whatever_their_shapes(tasks, size):
 def test_calls_that_differ_raise_in_all_and_the_next_ones_go_on(tasks, size):
     def program(rank, calls):
         with pytest.raises(CallsDifferError) as raised:
-            calls.all_reduce(b"line 1" if rank else b"line 2", [np.ones(size + rank)])
-        return str(raised.value), float(calls.all_reduce(b"line 3", [np.ones(2)])[0].sum())
+            calls.all_reduce(call(1 if rank else 2), [np.ones(size + rank)])
+        return str(raised.value), float(calls.all_reduce(call(3), [np.ones(2)])[0].sum())
 
     (text, total), *others = tasks(3).together(program)
     assert others == [(text, total)] * 2
-    assert ("0: line 2" in text, "1: line 1" in text, total) == (True, True, 6.0)
+    assert ("replica 0 all_reduce of SUM 2" in text, "replica 1 all_reduce of SUM 1" in text, total) == (
+        True,
+        True,
+        6.0,
+    )
 
 
 def test_a_task_that_ends_ends_the_call_of_all_others_and_is_named(tasks):
     made = tasks(3)
 
     def program(rank, calls):
-        calls.all_reduce(b"sum", [np.ones(2)])
+        calls.all_reduce(call(), [np.ones(2)])
         if rank == 2:
             return calls.close()
-        return calls.all_reduce(b"sum", [np.ones(30_000)])
+        return calls.all_reduce(call(), [np.ones(30_000)])
 
     first, second, _ = made.together(program)
     assert isinstance(first, PeerLostError)
     assert isinstance(second, PeerLostError)
     assert any("worker:2 has ended" in str(each) for each in (first, second))
     with pytest.raises(PeerLostError):
-        made.calls[0].all_reduce(b"sum", [np.ones(2)])
+        made.calls[0].all_reduce(call(), [np.ones(2)])
 
 
 def test_a_task_that_is_late_is_named_while_it_is_waited_for_and_when_it_does_not_come(tasks):
     made = tasks(2, patience_s=0.2)
-    (late, _) = made.together(lambda rank, calls: calls.exchange(b"all", []) if rank == 0 else None)
+    (late, _) = made.together(lambda rank, calls: calls.exchange(call(), []) if rank == 0 else None)
     assert isinstance(late, WaitTimeoutError)
     assert "worker:1, call 1" in str(late)
     assert "worker:1, call 1" in [str(whom) for whom in made.waited]
@@ -170,8 +174,8 @@ def test_a_task_that_is_late_is_named_while_it_is_waited_for_and_when_it_does_no
 )
 def test_a_task_that_describes_arrays_that_cannot_be_is_refused(tasks, kinds):
     made = tasks(2)
-    text = msgspec.msgpack.encode((b"sum", kinds))
+    text = msgspec.msgpack.encode((call(), kinds))
     head = np.array([1, len(text)], np.int64).view(np.uint8)
     made.calls[1]._ways[0].to.send(np.concatenate([head, np.frombuffer(text, np.uint8)]))
     with pytest.raises(PeerRefusedError, match="worker:1 describes its call"):
-        made.calls[0].exchange(b"sum", [np.ones(1)])
+        made.calls[0].exchange(call(), [np.ones(1)])

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from dtrain.strategies.replicas.calls import check_calls
+from dtrain.exchange.calls import check_calls
 from dtrain.strategies.replicas.contexts import CrossReplica, entered
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.single import SingleStrategy

@@ -6,6 +6,7 @@ import pytest
 from row_by_row import every_row
 
 from dtrain.errors import PeerRefusedError
+from dtrain.exchange.calls import GivenCall, ReplicaCall, WrittenCall
 from dtrain.messages.replicas import StepCall
 from dtrain.roles.collective.between_hosts.calls import CallsToSend, SaidCall, call_of
 
@@ -52,25 +53,34 @@ def test_the_calls_of_two_steps_are_kept():
     assert not calls.add(0, said(0, 1))
 
 
+CALL = ReplicaCall("all_reduce", "SUM of *", "a.py:1")
+
+
+def received(kinds, content):
+    text = msgspec.msgpack.encode((CALL, kinds))
+    head = len(text).to_bytes(8, "little") + text
+    body = head + content
+    return call_of(SaidCall(StepCall(step=0, part=0, number=0, nbytes=len(body)), body))
+
+
 @every_row(
-    "described",
+    "kinds, content",
     [
-        [("|O", (1,), b"12345678")],
-        [("<f4", (-1,), b"1234")],
-        [("<f4", (2,), b"1234")],
-        [("no dtype", (1,), b"")],
-        [("<f4", (1,))],
+        ([("|O", (1,))], b"12345678"),
+        ([("<f4", (-1,))], b"1234"),
+        ([("<f4", (2,))], b"1234"),
+        ([("no dtype", (1,))], b""),
+        ([("<f4",)], b""),
     ],
     ids=["objects", "a negative length", "too few bytes", "no dtype", "another form"],
 )
-def test_arrays_that_cannot_be_are_refused(described):
-    body = msgspec.msgpack.encode((b"sum", described))
-    with pytest.raises(PeerRefusedError, match="described as by no dtrain"):
-        call_of(SaidCall(StepCall(step=0, part=0, number=0, nbytes=len(body)), body))
+def test_arrays_that_cannot_be_are_refused(kinds, content):
+    with pytest.raises(PeerRefusedError, match="another host"):
+        received(kinds, content)
 
 
 def test_arrays_come_as_they_were_given():
     given = np.arange(6, dtype=np.float32).reshape(2, 3)
-    body = msgspec.msgpack.encode((b"sum", [("<f4", (2, 3), given.tobytes())]))
-    call = call_of(SaidCall(StepCall(step=0, part=0, number=0, nbytes=len(body)), body))
-    assert (call.said, call.arrays[0].tolist()) == (b"sum", given.tolist())
+    written = WrittenCall.of(GivenCall(CALL, [given]))
+    call = received(written.kinds, written.filled([given]).tobytes())
+    assert (call.call, call.arrays[0].tolist()) == (CALL, given.tolist())

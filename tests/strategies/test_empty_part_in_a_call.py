@@ -3,43 +3,49 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from dtrain.roles.collective.calls import CallLog
+from dtrain.errors import CallsDifferError
+from dtrain.roles.collective.calls import CallLog, CallMemory
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
 from dtrain.strategies.replicas.reduction import ReduceOp
 
 OWN, OTHER = 0, 1
 
 
-class EndsBetweenLooks:
-    """A round of two parts; the other one is complete, and empty, from the third look at it on."""
-
+class Round:
     number, version, is_void, places = 1, 0, False, (OWN, OTHER)
-
-    def __init__(self):
-        self.looks = 0
-
-    def is_ready(self, place):
-        self.looks += place == OTHER
-        return place == OTHER and self.looks > 2
-
-    def is_empty(self, place):
-        return self.is_ready(place)
 
 
 def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_program():
-    doorbells = SimpleNamespace(ring=lambda: None)
+    log = CallLog(CallMemory.make(2))
     clock = SimpleNamespace(now=lambda: 0.0)
     waits = SimpleNamespace(clock=clock, waiting=lambda what: None)
     driver = SimpleNamespace(
-        now=EndsBetweenLooks(),
+        now=Round(),
         across=None,
         version=0,
         owes=lambda place: False,
         owners=lambda late, what: f"the owners of {late}, {what}",
-        await_others=lambda since_s, what: None,
+        await_others=lambda since_s, what: log.end(OTHER, examples=0),
     )
-    calls = StepCalls(CallLog.make(2), driver, doorbells, waits)
+    calls = StepCalls(log, driver, SimpleNamespace(ring=lambda: None), waits)
     value = np.array([1.5, -2.0], np.float32)
     found = calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, value)
     np.testing.assert_array_equal(found, value)
+
+
+def test_a_part_with_examples_that_ends_while_another_waits_raises_in_that_one_with_its_place():
+    log = CallLog(CallMemory.make(2))
+    driver = SimpleNamespace(
+        now=Round(),
+        across=None,
+        version=0,
+        owes=lambda place: False,
+        owners=lambda late, what: f"the owners of {late}, {what}",
+        await_others=lambda since_s, what: log.end(OTHER, examples=3),
+    )
+    waits = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0), waiting=lambda what: None)
+    calls = StepCalls(log, driver, SimpleNamespace(ring=lambda: None), waits)
+    with pytest.raises(CallsDifferError, match=r"part 0 waits in all_reduce of SUM .*py:\d+, and part 1 has"):
+        calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, np.ones(2))

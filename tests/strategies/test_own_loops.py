@@ -11,7 +11,7 @@ from strategies.shipped import mirrored
 import dtrain as dt
 from dtrain.distribute import PerReplica, get_replica_context
 from dtrain.errors import CallsDifferError, ContextError, InputError
-from dtrain.strategies.replicas import calls
+from dtrain.exchange.calls import ReplicaCall
 
 HERE = Path(__file__).name
 
@@ -130,7 +130,7 @@ def test_the_scope_of_another_strategy_is_refused(strategy):
 
 
 def test_a_call_site_is_a_line_of_the_program():
-    assert calls.call_site().startswith(__file__)
+    assert ReplicaCall.here("all_reduce").site.startswith(__file__)
 
 
 def test_alone_a_function_runs_in_the_thread_that_calls_it():

@@ -100,7 +100,7 @@ class Calling(Scene):
                     return calls.all_reduce(place, places, op, value)
 
                 told = run(place, number, driver.gradients(part).variables, all_reduce)
-                calls.finish(places)
+                calls.finish(place, told[0], places)
             before, members = driver.version, driver.members
             outcome = driver.contribute(part, *told)
             if outcome.verdict is not Verdict.PENDING:

@@ -14,8 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.strategies.choice import get_strategy
-from dtrain.strategies.replicas.calls import ReplicaCall, call_site
 from dtrain.strategies.replicas.reduction import ReduceOp
 
 EXIT_CODE = 42
@@ -217,7 +217,7 @@ class PreemptionCheckpointHandler:
         own = np.array([self._notice.heard, over], np.int64)
         if self._group.peers is None:
             return self._notice.heard, over
-        call = ReplicaCall("PreemptionCheckpointHandler.run", "", call_site())
+        call = ReplicaCall.here("PreemptionCheckpointHandler.run")
         of_replicas = [[own]] * self._group.replicas
         found = np.asarray(self._group.summed(call, ReduceOp.SUM, of_replicas)[0])
         return bool(found[0]), bool(found[1])

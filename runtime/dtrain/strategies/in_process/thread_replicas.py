@@ -28,10 +28,9 @@ from dtrain.runs.ledger import COMPUTE, INPUT, WAIT
 from dtrain.steps.machine import StepMachine
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, NoExchangeError, Stepped
-from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import ReplicaCall, ThreadMeeting, call_site
-from dtrain.strategies.replicas.reduction import Nest, ReduceOp
-from dtrain.strategies.replicas.values import form, leaves, mapped
+from dtrain.strategies.replicas.calls import ThreadMeeting
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp, Summed
+from dtrain.strategies.replicas.values import mapped
 from dtrain.types import Array
 
 Part = Callable[[], None]
@@ -503,15 +502,7 @@ class ThreadReplica(LocalReplica):
                 "all_reduce: not all parts of a step are computed at the same time; expected no backup "
                 "workers, and a replica for each part"
             )
-        parts = [reduction.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
-        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, parts))}"
-
-        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-            results = [reduction.reduced(op, each) for each in zip(*of_replicas, strict=True)]
-            return [results] * len(of_replicas)
-
-        found = iter(
-            self._meeting.call(self.rank, ReplicaCall("all_reduce", what, call_site()), parts, decide)
-        )
-        result: Nest = mapped(lambda leaf: next(found), value)
-        return result
+        summed = Summed.of(op, value)
+        result = self._meeting.call(self.rank, *summed.given, summed.result)
+        own: Nest = mapped(lambda leaf: leaf, result)
+        return own

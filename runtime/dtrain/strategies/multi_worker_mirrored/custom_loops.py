@@ -17,7 +17,7 @@ from dtrain.state.batch_cut import Dealt
 from dtrain.strategies.interface import Strategy
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, asked
-from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses, check
+from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
@@ -70,7 +70,7 @@ def met(
     shared = () if memory is None else (os.dup(memory.fd),)
     meeting.begin(SharedResources(terms, shared, doorbells, lambda: (rank, False)), ends)
     if memory is not None:
-        return Calls(memory, doorbells, rank, range(ranks), check, waits)
+        return Calls(memory, doorbells, rank, waits)
     assert hosts is not None, "replicas that share no memory are on several hosts"
     return _connected(hosts, terms, rank, waits)
 
@@ -95,7 +95,7 @@ def _enter(
         doorbells.close()
         os.close(memory_fd)
         raise _late(peers)
-    return Calls(CallMemory.received(memory_fd, ranks), doorbells, rank, range(ranks), check, waits)
+    return Calls(CallMemory.received(memory_fd, ranks), doorbells, rank, waits)
 
 
 def _late(peers: Peers) -> PeerRefusedError:
@@ -122,6 +122,4 @@ def _connected(hosts: HostWays, terms: Entered, rank: int, waits: Waits) -> Call
             opened.callback(come[other].close)
         waits.waiting(None)
         opened.pop_all()
-    return CallsBetweenHosts(
-        {other: StreamPair(to[other], come[other]) for other in tasks}, rank, check, waits
-    )
+    return CallsBetweenHosts({other: StreamPair(to[other], come[other]) for other in tasks}, rank, waits)

@@ -24,7 +24,7 @@ from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.arena import Arena, ArenaShape
-from dtrain.roles.collective.calls import CallLog
+from dtrain.roles.collective.calls import CallLog, CallMemory
 from dtrain.roles.collective.meeting import Meeting, SharedResources, descriptors_of
 from dtrain.strategies.multi_worker_mirrored.backups import first_fit, hand_out, has_backups, places_of
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays, first_words
@@ -148,8 +148,8 @@ def begin_here(
     ends = pairs(members)
     doorbells = Doorbells(ends.pop(rank))
     ledger = ledger_of(memory)
-    calls = CallLog.make(terms.state.dealt.parts)
-    copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.fd)
+    calls = CallLog(CallMemory.make(terms.state.dealt.parts))
+    copies = os.dup(arena.fd), os.dup(memory.fd), os.dup(arena.rows_fd), os.dup(calls.memory.fd)
     shared = SharedResources(terms, copies, doorbells, leadership_by(ledger, terms.leader), hosts)
     locks = None if hosts is None else first_words(arena, terms, rank, joined)
     meeting.begin(shared, ends)
@@ -209,7 +209,7 @@ def enter_here(
     shape = shape_of(plan, terms, several_hosts=hosts is not None)
     arena = Arena.received(arena_fd, rows_fd, shape)
     ledger = ledger_of(GrowingMemory.received(ledger_fd))
-    calls = CallLog.received(calls_fd, terms.state.dealt.parts)
+    calls = CallLog(CallMemory.received(calls_fd, terms.state.dealt.parts))
     from_round = 1
     if hosts is not None:
         arena.put_address(rank, hosts.address)

@@ -1,33 +1,28 @@
 """Sums over the parts of a step in several processes, taken while the parts are computed.
 
-The rule is *Calls within a step* (docs/design/collectives.md#calls-within-a-step). Where the replica of a
-part is gone, another one computes it beside its own, as both meet within the step. Where a step does not
-wait for every replica, such calls are refused.
+The rule is *Calls* (docs/design/collectives.md#calls). Where the replica of a part is gone, another one
+computes it beside its own, as both meet within the step. Where a step does not wait for every replica, such
+calls are refused.
 """
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from queue import Empty, SimpleQueue
-from typing import NoReturn, Self
+from typing import NoReturn
 
-import msgspec
-import numpy as np
-
-from dtrain.errors import CallsDifferError, InputError, ProgramError
+from dtrain.errors import InputError, ProgramError
+from dtrain.exchange.calls import GivenCall
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
-from dtrain.roles.collective.calls import CallLog, GivenCall
+from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, NoExchangeError, Replica
-from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import ReplicaCall, call_site, check, contiguous, said_of
-from dtrain.strategies.replicas.reduction import Nest, ReduceOp
-from dtrain.strategies.replicas.values import form, leaves, mapped
+from dtrain.strategies.replicas.reduction import Nest, ReduceOp, Summed
 from dtrain.types import Array
 from dtrain.wire.one_host.synchronization import Doorbells
 
@@ -50,7 +45,6 @@ class StepCalls:
         self._waits = waits
         self._round = self._own = -1
         self._calls = 0
-        self._own_ended = False
         self._beside: dict[int, Substitute] = {}
 
     def all_reduce(self, place: int, places: Places, op: ReduceOp, value: Nest) -> Nest:
@@ -66,26 +60,25 @@ class StepCalls:
             PeerError: this host does not go on with the others.
             WaitTimeoutError: a replica that is alive did not make the call in time.
         """
-        summed = Summed.of(op, value)
-        now = self._driver.now
-        if (self._round, self._own) != (now.number, place):
-            self._round, self._own, self._calls, self._own_ended = now.number, place, 0, False
+        summed = Summed.of(op, value, dense=True)
+        self._begin(place)
         number = self._calls
         self._calls += 1
-        self._give(place, number, summed.call)
-        self._wait(lambda: number if self._late(number) else None, places)
-        if now.is_void:
-            return summed.result([summed.call.arrays])
+        self._give(place, number, summed.given)
+        self._wait(lambda: number if self._log.wanted(number) else None, places)
+        if self._driver.now.is_void:
+            return summed.result([summed.given.arrays])
         given = self._given(number)
         for beside in self._beside.values():
             if not beside.ended and beside.calls == number + 1 and beside.asked() is not None:
                 beside.answer(given)  # so that it goes on while this thread does
         return summed.result(given)
 
-    def finish(self, places: Places) -> None:
+    def finish(self, place: int, examples: int, places: Places) -> None:
         """Complete the parts beside the own one, which has made its last call; raise the error of one."""
+        self._begin(place)
+        self._log.end(place, examples)
         if self._beside:
-            self._own_ended = True
             parts = self._beside.values()
             self._wait(
                 lambda: min((each.calls - 1 for each in parts if not each.ended), default=None), places
@@ -98,76 +91,41 @@ class StepCalls:
                 beside.abandon(ProgramError("the step was given up: another part of it has failed"))
         self._beside.clear()
 
-    # Waits
+    def _begin(self, place: int) -> None:
+        now = self._driver.now
+        if (self._round, self._own) != (now.number, place):
+            self._round, self._own, self._calls = now.number, place, 0
+            if self._log.round != now.number:
+                self._log.begin(now.number)
+            self._log.members = now.places
 
     def _wait(self, awaited: Callable[[], int | None], places: Places) -> None:
         """Wait until `awaited` returns None, or the round is void."""
         since_s: float | None = None
         while True:
             self._go_on_beside(places)
-            number = awaited()
-            if number is None or self._driver.now.is_void:
+            if self._driver.now.is_void or (number := awaited()) is None:
                 break
-            late = self._late(number)
-            self._check_ended(late, number)
             since_s = self._waits.clock.now() if since_s is None else since_s
             what = f"call {number + 1} within step {self._driver.version + 1}"
-            self._driver.await_others(since_s, self._driver.owners(late, what))
+            self._driver.await_others(since_s, self._driver.owners(self._log.wanted(number), what))
         if since_s is not None:
             self._waits.waiting(None)
 
-    def _late(self, number: int) -> list[int]:
-        """Return the places whose parts have not made a call, unless they are known to have no examples."""
-        now = self._driver.now
-        if now.is_void:
-            return []
-        return [
-            each
-            for each in now.places
-            if self._log.made(each, now.number) <= number and not self._is_empty(each)
-        ]
-
-    def _is_empty(self, place: int) -> bool:
-        now = self._driver.now
-        return now.is_empty(place) or self._log.is_empty(place, now.number)
-
-    def _check_ended(self, late: Sequence[int], number: int) -> None:
-        now = self._driver.now
-        for each in late:
-            elsewhere = self._log.has_ended(each, now.number)
-            ended = elsewhere or now.is_ready(each) or (each == self._own and self._own_ended)
-            if ended and self._log.made(each, now.number) <= number and not self._is_empty(each):
-                raise CallsDifferError(
-                    f"some parts of step {now.version + 1} made a different number of calls: one waits in "
-                    f"its all_reduce {number + 1}, and part {each} has ended without that call; every "
-                    "replica must make the same calls in the same order"
-                )
-
-    # Calls
-
-    def _give(self, place: int, number: int, call: GivenCall) -> None:
+    def _give(self, place: int, number: int, given: GivenCall) -> None:
         """Add a call of a part, unless another replica that computed the part before has made it already."""
-        now = self._driver.now
-        nbytes = sum(each.nbytes for each in call.arrays)
+        nbytes = sum(each.nbytes for each in given.arrays)
         if self._driver.across is not None and nbytes > STEP_CALL_MAX:
             raise InputError(
                 f"all_reduce within a step, of {nbytes} bytes; expected at most {STEP_CALL_MAX} over several "
                 "hosts: give less at a time"
             )
-        if not now.is_void and self._log.made(place, now.number) == number:
-            self._log.give(place, now.number, call)
+        if not self._driver.now.is_void:
+            self._log.give(place, number, given)
             self._doorbells.ring()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
-        """Return what all parts have given to a call; raise a `CallsDifferError` if they do not agree."""
-        now = self._driver.now
-        found = {
-            each: self._log.read(each, now.number, number) for each in now.places if not self._is_empty(each)
-        }
-        said = {each: call.said for each, call in found.items()}
-        if len(set(said.values())) > 1:
-            check(said)
-        return [call.arrays for call in found.values()]
+        return [given.arrays for given in self._log.given(number)]
 
     # Parts beside the own one
 
@@ -185,22 +143,24 @@ class StepCalls:
                 )
         for place, beside in self._beside.items():
             while not beside.ended:
-                call = beside.asked()
-                if call is None:
+                given = beside.asked()
+                if given is None:
                     beside.ended = True
                     if not now.is_void:
+                        self._log.end(place, beside.examples)
                         driver.give_rows(place, beside.rows)
                         finite = not beside.examples or not any_non_finite(driver.given(place))
                         driver.complete(place, beside.examples, beside.sums, finite)
                         self._doorbells.ring()
                     break
-                self._give(place, beside.calls - 1, call)
+                number = beside.calls - 1
+                self._give(place, number, given)
                 if now.is_void:
-                    beside.answer([call.arrays])
-                elif self._late(beside.calls - 1):
+                    beside.answer([given.arrays])
+                elif self._log.wanted(number):
                     break
                 else:
-                    beside.answer(self._given(beside.calls - 1))
+                    beside.answer(self._given(number))
 
 
 ACCEPTED = Outcome(Verdict.ACCEPTED)
@@ -255,8 +215,8 @@ class Substitute(Replica):
         return ACCEPTED
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        summed = Summed.of(op, value)
-        self._told.put(summed.call)
+        summed = Summed.of(op, value, dense=True)
+        self._told.put(summed.given)
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             raise answer
@@ -291,34 +251,6 @@ class Substitute(Replica):
             self._thread.join(LOOK_S)
 
 
-class Summed(msgspec.Struct, frozen=True):
-    """A call of `all_reduce` within a step: its value, and what the other parts see of it."""
-
-    op: ReduceOp
-    value: Nest
-    call: GivenCall
-
-    @classmethod
-    def of(cls, op: ReduceOp, value: Nest) -> Self:
-        """Return the call, named by the calling line; raise an `InputError` if a leaf is not numeric."""
-        given = [_summand(leaf) for leaf in leaves(value)]
-        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, given))}"
-        said = said_of(ReplicaCall("all_reduce", what, call_site()))
-        return cls(op, value, GivenCall(said, contiguous(given)))
-
-    def result(self, given: Sequence[Sequence[Array]]) -> Nest:
-        found = iter([reduction.reduced(self.op, each) for each in zip(*given, strict=True)])
-        result: Nest = mapped(lambda leaf: next(found), self.value)
-        return result
-
-
-def _summand(leaf: object) -> Array:
-    summand = reduction.as_summand(leaf, "all_reduce")
-    if not isinstance(summand, np.ndarray):
-        raise InputError("all_reduce: expected arrays within a step, found SparseRows")
-    return summand
-
-
 class NoStepCalls:
     """Refuses calls within a step, where not all of its parts are computed at the same time."""
 
@@ -330,7 +262,7 @@ class NoStepCalls:
             "backup workers (training.backup_workers: 0)"
         )
 
-    def finish(self, places: Callable[[int], object]) -> None:
+    def finish(self, place: int, examples: int, places: Callable[[int], object]) -> None:
         """Do nothing: no other part is computed here."""
 
     def close(self) -> None:

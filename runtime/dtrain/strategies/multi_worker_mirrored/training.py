@@ -392,8 +392,8 @@ class ArenaReplica(TurnReplica):
         """
         reporter = self._reporter
         reporter.slow_down(self._begun_s)
-        self._calls.finish(self._memory_of)
         part = self._part  # not the driver's next one: others may have died meanwhile
+        self._calls.finish(self._driver.place_of(part), examples, self._memory_of)
         if examples:
             self._driver.give_rows(part, self.rows)
         finite = not examples or not any_non_finite(self._driver.given(part))
@@ -408,4 +408,4 @@ class ArenaReplica(TurnReplica):
         return outcome
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_of, op, value)
+        return self._calls.all_reduce(self._driver.place_of(self._part), self._memory_of, op, value)

@@ -4,16 +4,17 @@ While copies of a variable share an array, so do their slots, and an update is m
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dtrain.errors import ContextError, InputError
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.applied import Gradient, Pairs
 from dtrain.learning.optimizers.optimizer import Optimizer, Slots
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import ReplicaCall, call_site
 from dtrain.strategies.replicas.contexts import CrossReplica, ReplicaContext, here
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.types import Array
@@ -49,11 +50,7 @@ class ReplicaApplication:
         if not isinstance(place, ReplicaContext):
             return pairs
         gradients, call = _handed_in("aggregate_gradients", pairs)
-
-        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-            return [place.group.summed(call, ReduceOp.SUM, of_replicas)] * len(of_replicas)
-
-        sums = iter(place.meet(call, gradients, decide))
+        sums = iter(place.meet(call, gradients, partial(place.group.summed, call, ReduceOp.SUM)))
         return [(None if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
     def apply(self, pairs: Pairs, *, aggregates: bool) -> None:
@@ -71,12 +68,11 @@ class ReplicaApplication:
             self._update_all(variables, gradients)
             return
 
-        def decide(of_replicas: Sequence[Any]) -> Sequence[None]:
+        def decide(of_replicas: Sequence[Any]) -> None:
             if aggregates:
                 self._update_all(variables, place.group.summed(call, ReduceOp.SUM, of_replicas))
             else:
                 self._update_each(variables, of_replicas)
-            return [None] * len(of_replicas)
 
         place.meet(call, gradients, decide)
 
@@ -217,7 +213,7 @@ def _handed_in(kind: str, pairs: Pairs) -> tuple[list[Any], ReplicaCall]:
         leaf = _as_gradient(gradient, variable)
         gradients.append(leaf)
         said.append(f"{variable.name}: {reduction.described(leaf)}")
-    return gradients, ReplicaCall(kind, ", ".join(said), call_site())
+    return gradients, ReplicaCall.here(kind, ", ".join(said))
 
 
 def _as_gradient(gradient: Gradient, variable: Any) -> reduction.Leaf:

@@ -3,82 +3,24 @@
 Processes of one host call through memory that all of them map, others on streams.
 """
 
-import os
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from types import FrameType
 from typing import Any, Protocol
 
-import msgspec
-import numpy as np
-
 from dtrain.errors import CallsDifferError, WaitTimeoutError
+from dtrain.exchange.calls import GivenCall, ReplicaCall
+from dtrain.exchange.machine import Exchange
 from dtrain.process.clock import LOOK_S
 from dtrain.types import Array
-
-_OWN = (f"{Path(__file__).parents[2]}{os.sep}", f"{Path(os.__file__).parent}{os.sep}")
-"""The folders of dtrain and of Python itself, whose lines are no call sites."""
-
-
-class ReplicaCall(msgspec.Struct, frozen=True):
-    """A call in one replica.
-
-    Attributes:
-        kind: the function's name.
-        what: what must be equal in all replicas, in words: operation, form, dtypes and shapes.
-        site: ``file:line`` in the user's program.
-    """
-
-    kind: str
-    what: str
-    site: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}{f' of {self.what}' if self.what else ''} at {self.site}"
-
-    def agrees_with(self, other: "ReplicaCall") -> bool:
-        return (self.kind, self.what) == (other.kind, other.what)
-
-
-def call_site() -> str:
-    """Return ``file:line`` of the innermost line that is not dtrain's own."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
-        frame = frame.f_back
-    return "?" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def check_calls(calls: dict[int, ReplicaCall]) -> None:
-    """Raise a `CallsDifferError` that names two sites, unless all calls, by replica, agree."""
-    first_rank = min(calls)
-    for rank, call in sorted(calls.items()):
-        if not call.agrees_with(calls[first_rank]):
-            raise CallsDifferError(
-                f"replicas made different calls: replica {first_rank} {calls[first_rank]}, replica {rank} "
-                f"{call}; every replica must make the same calls in the same order, with values of the same "
-                "form, shapes and dtypes"
-            )
-
-
-def missing(calls: dict[int, ReplicaCall], ended: int) -> CallsDifferError:
-    """Return the error for a replica that has ended without a call for which others wait."""
-    rank = min(calls)
-    return CallsDifferError(
-        f"some replicas made a different number of calls: replica {rank} waits in {calls[rank]}, and replica "
-        f"{ended} has ended without that call"
-    )
-
 
 DEADLINE_S = 3600.0
 """A replica waits so long for the others of its process, whose functions may compute for long."""
 
-Decide = Callable[[Sequence[Any]], Sequence[Any]]
-"""From the values of all replicas here, by their order, to what each gets back."""
+Decide = Callable[[Sequence[Any]], Any]
+"""From the values of all replicas here, by their order, to what all get back."""
 
 
 class ReplicaStopped(BaseException):
@@ -93,20 +35,17 @@ class ThreadMeeting:
     """
 
     def __init__(self, ranks: Sequence[int], deadline_s: float = DEADLINE_S) -> None:
-        self._ranks = list(ranks)
+        self._exchange = Exchange(list(ranks))
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
-        self._calls: dict[int, ReplicaCall] = {}
-        self._values: dict[int, Any] = {}
-        self._results: dict[int, Any] = {}
-        self._ended: set[int] = set()
-        self._number = 0
+        self._number = self._unread = 0
+        self._result: Any = None
         self.failure: BaseException | None = None
 
     def call(
         self, rank: int, call: ReplicaCall, value: Any, decide: Decide, timeout_s: float | None = None
     ) -> Any:
-        """Wait for the same call of all others, and return this replica's result.
+        """Wait for the same call of all others, and return the result of all.
 
         The replica that comes last calls `decide`; that of the lowest rank counts.
 
@@ -118,30 +57,32 @@ class ThreadMeeting:
         with self._changed:
             self._check()
             number = self._number
-            self._calls[rank] = call
-            self._values[rank] = value, decide
-            decides = len(self._calls) + len(self._ended) == len(self._ranks)
+            self._exchange.give(rank, number, GivenCall(call, (value, decide)))
+            decides = self._is_complete()
             if not decides:
                 self._wait(rank, call, number, timeout_s or self._deadline_s)
-                return self._results.pop(rank)
-        self._decide()
-        return self._results.pop(rank)
+        if decides:
+            self._decide()
+        with self._changed:
+            result, self._unread = self._result, self._unread - 1
+            if not self._unread:
+                self._result = None  # nothing of the program is kept
+            return result
 
     def ended(self, rank: int, error: BaseException | None = None) -> None:
         """Count a replica whose function has returned, or has raised `error`."""
         with self._changed:
-            self._ended.add(rank)
+            self._exchange.end(rank)
             if error is not None and not isinstance(error, ReplicaStopped):
                 self._fail(error)
-            elif self._calls and self.failure is None:
-                self._fail(missing(self._calls, rank))
+            else:
+                self._is_complete()
 
     def leave(self, rank: int) -> None:
         """Take a replica out that makes no calls, because it has nothing to compute."""
         with self._changed:
-            if rank in self._ranks:
-                self._ranks.remove(rank)
-            decides = 0 < len(self._calls) == len(self._ranks) - len(self._ended)
+            self._exchange.end(rank, examples=0)
+            decides = self._is_complete()
         if decides:
             self._decide()
 
@@ -150,33 +91,38 @@ class ThreadMeeting:
         with self._changed:
             self._fail(error)
 
-    def _decide(self) -> None:
-        """Compute all results, in the last replica's thread. Nothing changes meanwhile: the others wait."""
+    def _is_complete(self) -> bool:
+        """Return whether the next call is there of all, or fail, if it cannot be any more."""
         try:
-            check_calls(self._calls)
-            if self._ended:
-                raise missing(self._calls, min(self._ended))
-            decide = self._values[self._ranks[0]][1]
-            results = decide([self._values[each][0] for each in self._ranks])
+            late = self._exchange.wanted(self._number)
+        except CallsDifferError as error:
+            self._fail(error)
+            return False
+        return not late and any(self._exchange.made(each) > self._number for each in self._exchange.members)
+
+    def _decide(self) -> None:
+        """Compute the result, in the last replica's thread. Nothing changes meanwhile: the others wait."""
+        try:
+            given = self._exchange.given(self._number)
+            values, decides = zip(*[each.arrays for each in given], strict=True)
+            result = decides[0](values)
         except BaseException as error:
-            with self._changed:
-                self._fail(error)
+            self.abort(error)
             raise
         with self._changed:
-            self._results = dict(zip(self._ranks, results, strict=True))
-            self._calls = {}
-            self._values = {}
+            self._result, self._unread = result, len(given)
+            self._exchange.forget(self._number)
             self._number += 1
             self._changed.notify_all()
 
     def _wait(self, rank: int, call: ReplicaCall, number: int, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
         while self._number == number:
+            self._check()
             # In pieces: a signal that came just before a wait would be handled only at its end.
             self._changed.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
-            if self._number == number and time.monotonic() >= until:
-                others = [each for each in self._ranks if each not in self._calls]
-                if not others:
+            if self._number == number and self.failure is None and time.monotonic() >= until:
+                if not (others := self._exchange.wanted(number)):
                     until += timeout_s
                     continue  # all have come, and the last one decides
                 error = WaitTimeoutError(
@@ -185,7 +131,6 @@ class ThreadMeeting:
                 )
                 self._fail(error)
                 raise error
-            self._check()
 
     def _check(self) -> None:
         if isinstance(self.failure, CallsDifferError):
@@ -286,9 +231,9 @@ def _stop(idle: "list[_Threads]") -> None:
 class CollectiveCalls(Protocol):
     """The connection of one process to the others; see `roles.collective.calls.Calls`."""
 
-    def exchange(self, said: bytes, arrays: Sequence[Array]) -> list[list[Array]]: ...
+    def exchange(self, call: ReplicaCall, arrays: Sequence[Array]) -> list[list[Array]]: ...
 
-    def all_reduce(self, said: bytes, arrays: Sequence[Array]) -> list[Array]: ...
+    def all_reduce(self, call: ReplicaCall, arrays: Sequence[Array]) -> list[Array]: ...
 
 
 class PeerProcesses:
@@ -307,35 +252,16 @@ class PeerProcesses:
         Waits have a deadline, and their errors name the awaited processes. Arrays of any dtype but object are
         read before this returns. A `CallsDifferError` is raised in every process.
         """
-        return self._made().exchange(said_of(call), contiguous(arrays))
+        return self._made().exchange(call, arrays)
 
     def all_reduce(self, call: ReplicaCall, arrays: Sequence[Array]) -> list[Array]:
         """Return the sums of arrays of one shape and dtype, added up in order of numbers.
 
         Large sums may not be written to. A `CallsDifferError` is raised in every process.
         """
-        return self._made().all_reduce(said_of(call), contiguous(arrays))
+        return self._made().all_reduce(call, arrays)
 
     def _made(self) -> CollectiveCalls:
         if self._calls is None:
             self._calls = self._meet()
         return self._calls
-
-
-def check(said: Mapping[int, bytes]) -> None:
-    """Raise a `CallsDifferError` that names two places, unless calls of all ranks agree."""
-    check_calls(
-        {
-            rank: ReplicaCall(*msgspec.msgpack.decode(each, type=tuple[str, str, str]))
-            for rank, each in said.items()
-        }
-    )
-
-
-def said_of(call: ReplicaCall) -> bytes:
-    """Return a call as it is written for the others."""
-    return msgspec.msgpack.encode((call.kind, call.what, call.site))
-
-
-def contiguous(arrays: Sequence[Array]) -> list[Array]:
-    return [np.ascontiguousarray(each).reshape(each.shape) for each in arrays]

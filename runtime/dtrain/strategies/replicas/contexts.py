@@ -9,16 +9,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from dtrain.errors import ContextError, InputError, ProgramError
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import PeerProcesses, ReplicaCall, ThreadMeeting, call_site
+from dtrain.strategies.replicas.calls import Decide, PeerProcesses, ThreadMeeting
 from dtrain.strategies.replicas.options import CommunicationOptions
-from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
+from dtrain.strategies.replicas.reduction import Leaf, ReduceOp, Summed
 from dtrain.strategies.replicas.values import form, leaves, mapped, of_replica, regrouped
 from dtrain.types import Array
 
@@ -236,17 +238,11 @@ class ReplicaContext:
             InputError: a value is no array of numbers.
         """
         op = reduction.as_op(reduce_op, "all_reduce")
-        parts = [reduction.as_summand(leaf, "all_reduce") for leaf in leaves(value)]
+        call, parts = Summed.of(op, value).given
         if not parts:
             raise InputError(f"all_reduce: expected at least one array, found {value!r}")
         reduction.check_one_place(leaves(value), parts, "all_reduce")
-        what = f"{op.name} of {form(value)} {', '.join(map(reduction.described, parts))}"
-        call = ReplicaCall("all_reduce", what, call_site())
-
-        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-            return [self.group.summed(call, op, of_replicas)] * len(of_replicas)
-
-        found = iter(self._meet(call, parts, decide, options))
+        found = iter(self.meet(call, parts, partial(self.group.summed, call, op), options))
         return mapped(lambda leaf: _own_view(next(found), leaf), value)
 
     def all_gather(self, value: Any, axis: int, options: CommunicationOptions | None = None) -> Any:
@@ -273,13 +269,8 @@ class ReplicaContext:
                     f"all_gather: expected an array with axis {axis}, found {reduction.described(part)}"
                 )
         shapes = ", ".join(reduction.described_but(part, axis) for part in parts)
-        what = f"{form(value)} {shapes}, axis {axis}"
-        call = ReplicaCall("all_gather", what, call_site())
-
-        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-            return [self.group.gathered(call, axis, of_replicas)] * len(of_replicas)
-
-        found = iter(self._meet(call, parts, decide, options))
+        call = ReplicaCall.here("all_gather", f"{form(value)} {shapes}, axis {axis}")
+        found = iter(self.meet(call, parts, partial(self.group.gathered, call, axis), options))
         return mapped(lambda leaf: leaf if _is_python_number(leaf) else _own_view(next(found), leaf), value)
 
     def merge_call(
@@ -301,27 +292,19 @@ class ReplicaContext:
         Raises:
             CallsDifferError: another replica makes another call; it is raised in all of them.
         """
-        call = ReplicaCall("merge_call", "", call_site())
 
-        def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
+        def decide(of_replicas: Sequence[Any]) -> Any:
             merged_args, merged_kwargs = regrouped(of_replicas)
             with entered(CrossReplica(self.strategy)):
-                result = merge_fn(self.strategy, *merged_args, **merged_kwargs)
-            return [of_replica(result, index) for index in range(len(of_replicas))]
+                return merge_fn(self.strategy, *merged_args, **merged_kwargs)
 
-        return self._meet(call, (tuple(args), dict(kwargs or {})), decide)
+        given = tuple(args), dict(kwargs or {})
+        return of_replica(self.meet(ReplicaCall.here("merge_call"), given, decide), self.index)
 
-    def meet(self, call: ReplicaCall, value: Any, decide: Callable[[Sequence[Any]], Sequence[Any]]) -> Any:
-        """Hand in a value to the other replicas of this process; see `ThreadMeeting.call`."""
-        return self._meet(call, value, decide)
-
-    def _meet(
-        self,
-        call: ReplicaCall,
-        value: Any,
-        decide: Callable[[Sequence[Any]], Sequence[Any]],
-        options: CommunicationOptions | None = None,
+    def meet(
+        self, call: ReplicaCall, value: Any, decide: Decide, options: CommunicationOptions | None = None
     ) -> Any:
+        """Hand in a value to the other replicas of this process; see `ThreadMeeting.call`."""
         if options is not None and not isinstance(options, CommunicationOptions):
             raise InputError(f"{call.kind}: options: expected CommunicationOptions, found {options!r}")
         timeout_s = None if options is None else options.timeout_seconds

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import ContextError, InputError
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning.metrics.metric import CallingReplica, State, ask_for_replica
 from dtrain.strategies.replicas import reduction
-from dtrain.strategies.replicas.calls import ReplicaCall, ReplicaPool, ThreadMeeting, call_site
+from dtrain.strategies.replicas.calls import ReplicaPool, ThreadMeeting
 from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, entered, here
 from dtrain.strategies.replicas.reduction import Leaf, ReduceOp
 from dtrain.strategies.replicas.values import (
@@ -30,7 +31,7 @@ def _replica_here() -> CallingReplica | None:
     group = place.group
 
     def total(name: str, state: State) -> State:
-        call = ReplicaCall("result", f"metric {name}", call_site())
+        call = ReplicaCall.here("result", f"metric {name}")
         sums = group.summed(call, ReduceOp.SUM, [[np.asarray(each) for each in state.values()]])
         return {key: np.asarray(each) for key, each in zip(state, sums, strict=True)}
 
@@ -158,7 +159,7 @@ class Loops(ReplicaGroup):
                 f"reduce: expected one dtype and shape in all replicas, found {', '.join(found)}; give the "
                 "axis along which they differ"
             )
-        call = ReplicaCall("reduce", f"{op.name} of {', '.join(found)}", call_site())
+        call = ReplicaCall.here("reduce", f"{op.name} of {', '.join(found)}")
         return _number(self.summed(call, op, [[part] for part in parts])[0])
 
     def _reduced_over(self, op: ReduceOp, value: Any, axes: tuple[int, ...]) -> Any:
@@ -173,7 +174,7 @@ class Loops(ReplicaGroup):
                 f"reduce: expected equal lengths of the axes that stay, found {', '.join(shapes)} after the "
                 f"sum over axis {axes}"
             )
-        call = ReplicaCall("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}", call_site())
+        call = ReplicaCall.here("reduce", f"{op.name} over axis {axes} of {', '.join(shapes)}")
         counted: list[list[Leaf]] = [[each, np.asarray(count, np.int64)] for each, count in found]
         sums, count = self.summed(call, ReduceOp.SUM, counted)
         return _number(reduction.divided(sums, count) if op is ReduceOp.MEAN else sums)
@@ -191,7 +192,7 @@ class Loops(ReplicaGroup):
                     f"gather: expected arrays with axis {axis}, found {reduction.described(array)}"
                 )
         what = f"{reduction.described_but(arrays[0], axis)} along axis {axis}"
-        return self.gathered(ReplicaCall("gather", what, call_site()), axis, [[array] for array in arrays])[0]
+        return self.gathered(ReplicaCall.here("gather", what), axis, [[array] for array in arrays])[0]
 
 
 def _unfolded(value: Any) -> Any:

@@ -7,12 +7,14 @@ stay sparse: their rows are joined, and divided by the number of replicas for a 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
 from dtrain.errors import InputError
+from dtrain.exchange.calls import GivenCall, ReplicaCall, added_up
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.strategies.replicas.values import form, leaves, mapped
 from dtrain.types import Array
 
 Nest: TypeAlias = "float | Array | Sequence[Nest] | Mapping[str, Nest]"
@@ -103,13 +105,7 @@ def total(parts: Sequence[Leaf]) -> Leaf:
         return SparseRows(
             np.concatenate([each.ids for each in rows]), np.concatenate([each.rows for each in rows])
         )
-    arrays = [part for part in parts if isinstance(part, np.ndarray)]
-    if len(arrays) == 1:
-        return arrays[0].copy()
-    result = np.add(arrays[0], arrays[1])
-    for each in arrays[2:]:
-        result = np.add(result, each, out=result if isinstance(result, np.ndarray) else None)
-    return np.asarray(result)
+    return added_up([part for part in parts if isinstance(part, np.ndarray)])
 
 
 def divided(value: Leaf, count: Any) -> Leaf:
@@ -126,6 +122,29 @@ def reduced(op: ReduceOp, parts: Sequence[Leaf], count: int | None = None) -> Le
     """Return the sum or the mean of the parts; `count` is the divisor, by default the number of parts."""
     result = total(parts)
     return divided(result, count or len(parts)) if op is ReduceOp.MEAN else result
+
+
+class Summed(NamedTuple):
+    """A call of `all_reduce`, and what one replica gives to it: the leaves of a nest."""
+
+    op: ReduceOp
+    value: Any
+    given: GivenCall
+
+    @classmethod
+    def of(cls, op: ReduceOp, value: Any, *, dense: bool = False) -> Self:
+        """Return the call, named by the calling line; raise an `InputError` if a leaf is not numeric."""
+        parts = [as_summand(leaf, "all_reduce") for leaf in leaves(value)]
+        if dense and any(isinstance(part, SparseRows) for part in parts):
+            raise InputError("all_reduce: expected arrays within a step, found SparseRows")
+        what = f"{op.name} of {form(value)} {', '.join(map(described, parts))}"
+        return cls(op, value, GivenCall(ReplicaCall.here("all_reduce", what), parts))
+
+    def result(self, of_replicas: Sequence[Sequence[Leaf]]) -> Nest:
+        """Return the nest of sums or means of what all replicas have given."""
+        found = iter([reduced(self.op, parts) for parts in zip(*of_replicas, strict=True)])
+        result: Nest = mapped(lambda leaf: next(found), self.value)
+        return result
 
 
 def joined(parts: Sequence[Array], axis: int, where: str) -> Array:

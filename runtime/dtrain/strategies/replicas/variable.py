@@ -13,12 +13,12 @@ import numpy as np
 
 from dtrain.checkpoints import OptimizerState
 from dtrain.errors import InputError
+from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning.functions.recording import is_recorded
 from dtrain.learning.functions.tensors import Source, plain
 from dtrain.learning.optimizers.applied import Application
 from dtrain.learning.optimizers.optimizer import Optimizer
 from dtrain.strategies.replicas import applying, reduction
-from dtrain.strategies.replicas.calls import ReplicaCall, call_site
 from dtrain.strategies.replicas.contexts import ReplicaContext, ReplicaGroup, Updating, here
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.reduction import ReduceOp
@@ -125,7 +125,7 @@ class Variable(Source):
         def made(group: ReplicaGroup) -> Variable:
             value = first_value(initial_value, dtype)
             if group.peers is not None:
-                call = ReplicaCall("Variable", f"{name} {reduction.described(value)}", call_site())
+                call = ReplicaCall.here("Variable", f"{name} {reduction.described(value)}")
                 value = np.array(group.peers.exchange(call, [value])[0][0])
             trains = not on_read if trainable is None else trainable
             kind = value, name or "Variable", group, aggregation
@@ -135,12 +135,8 @@ class Variable(Source):
 
         place = here()
         if isinstance(place, ReplicaContext):
-            call = ReplicaCall("Variable", name or "", call_site())
-
-            def decide(of_replicas: Sequence[Any]) -> Sequence[Any]:
-                return [made(place.group)] * len(of_replicas)
-
-            shared: Variable = place.meet(call, None, decide)
+            call = ReplicaCall.here("Variable", name or "")
+            shared: Variable = place.meet(call, None, lambda of_replicas: made(place.group))
             return shared
         return made(ALONE if place is None else place.strategy.loops)
 
@@ -296,7 +292,7 @@ class Variable(Source):
         return None
 
     def _call(self, what: str) -> ReplicaCall:
-        return ReplicaCall(what, f"variable {self.name} {self.dtype}{list(self.shape)}", call_site())
+        return ReplicaCall.here(what, f"variable {self.name} {self.dtype}{list(self.shape)}")
 
     def _change(self, kind: str, value: Any, combine: Callable[[Array, Array], Array]) -> Self:
         if self.home is not None:
@@ -316,10 +312,9 @@ class Variable(Source):
             call = self._call(kind)
             new = self._taken(value)
 
-            def decide(of_replicas: Sequence[Array]) -> Sequence[None]:
+            def decide(of_replicas: Sequence[Array]) -> None:
                 one = self._aggregated(of_replicas, call)
                 self._set_each([combine(copy, one) for copy in self._distinct()])
-                return [None] * len(of_replicas)
 
             place.meet(call, new, decide)
         elif index is not None:

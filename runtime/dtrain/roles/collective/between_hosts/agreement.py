@@ -113,7 +113,7 @@ class HostProxy:
         self._welcome = hosts.welcome
         self._known, self._awaited = set(vote.seats), set[int]()
         self._books = Books(book, self._steps.record, self._steps.written)
-        self._calls = CallsAtHost(calls, board, self._steps.call)
+        self._calls = CallsAtHost(calls, self._steps.call)
 
     def _begun(self, hosts: Hosts, vote: Vote, *, commits: bool) -> HostSteps:
         return HostSteps(
