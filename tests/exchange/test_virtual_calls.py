@@ -295,7 +295,10 @@ def test_replicas_of_a_loop_have_the_sums_of_one_process_and_wait_for_the_dead_a
 @pytest.mark.parametrize(
     ("method", "planted"),
     [
-        ("give", lambda self, member, number, given: self._given[member].__setitem__(number, given)),
+        (
+            "give",
+            lambda self, member, number, given: self._given.setdefault(number, {}).__setitem__(member, given),
+        ),
         ("wanted", lambda self, number: [each for each in self.members[1:] if self.made(each) <= number]),
         ("given", lambda self, number: [self.call(each, number) for each in reversed(self.members)]),
     ],

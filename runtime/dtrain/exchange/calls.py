@@ -58,13 +58,13 @@ class ReplicaCall(msgspec.Struct, frozen=True, array_like=True, cache_hash=True)
 
 def check_calls(calls: Mapping[int, ReplicaCall]) -> None:
     """Raise a `CallsDifferError` that names two sites, unless all calls, by member, agree."""
-    first = min(calls)
-    for member, call in sorted(calls.items()):
-        if (call.kind, call.what) != (calls[first].kind, calls[first].what):
+    (first, one), *others = calls.items()
+    for member, call in others:
+        if call is not one and (call.kind, call.what) != (one.kind, one.what):
             raise CallsDifferError(
-                f"replicas made different calls: replica {first} {calls[first]}, replica {member} "
-                f"{call}; every replica must make the same calls in the same order, with values of the same "
-                "form, shapes and dtypes"
+                f"replicas made different calls: replica {first} {one}, replica {member} {call}; every "
+                "replica must make the same calls in the same order, with values of the same form, shapes "
+                "and dtypes"
             )
 
 
@@ -145,10 +145,10 @@ def _check(kind: ArrayKind) -> None:
 
 def added_up(terms: Sequence[Array], out: Array | None = None) -> Array:
     """Return the sum of arrays of one shape and dtype, in their order: a new array, or `out`."""
-    if out is None:
-        out = np.empty(terms[0].shape, terms[0].dtype)
     if len(terms) > 1:
-        np.add(terms[0], terms[1], out=out)
+        out = np.asarray(np.add(terms[0], terms[1], out=out))
+    elif out is None:
+        out = terms[0].copy()
     else:
         out[...] = terms[0]
     for term in terms[2:]:

@@ -29,7 +29,7 @@ class Exchange:
     def __init__(self, members: Sequence[int], who: str = "replica") -> None:
         self.members = members
         self.who = who
-        self._given: dict[int, dict[int, GivenCall]] = {each: {} for each in members}
+        self._given: dict[int, dict[int, GivenCall]] = {}
         self._made = dict.fromkeys(members, 0)
         self._ended: dict[int, int] = {}
 
@@ -41,13 +41,13 @@ class Exchange:
         return self._ended.get(member)
 
     def call(self, member: int, number: int) -> GivenCall:
-        return self._given[member][number]
+        return self._given[number][member]
 
     def give(self, member: int, number: int, given: GivenCall) -> None:
         """Take the next call of a member, unless it is there already."""
         if number == self._made[member]:
-            self._given[member][number] = given
-            self._made[member] += 1
+            self._given.setdefault(number, {})[member] = given
+            self._made[member] = number + 1
 
     def end(self, member: int, examples: int = 1) -> None:
         """Take no more calls of a member; one without examples takes part in none."""
@@ -55,8 +55,7 @@ class Exchange:
 
     def forget(self, number: int) -> None:
         """Drop a call that every member has."""
-        for calls in self._given.values():
-            calls.pop(number, None)
+        del self._given[number]
 
     # The rule
 
@@ -68,12 +67,11 @@ class Exchange:
         """
         late, without, waits = [], None, None
         for member in self.members:
-            ended = self.ended(member)  # before `made`: another process writes them in the other order
             if self.made(member) > number:
                 waits = member if waits is None else waits
-            elif ended is None:
+            elif (ended := self.ended(member)) is None:
                 late.append(member)
-            elif ended > 0:
+            elif ended and self.made(member) <= number:  # the last call may have come with the end
                 without = member if without is None else without
         if waits is not None and without is not None:
             raise CallsDifferError(
@@ -89,5 +87,5 @@ class Exchange:
             CallsDifferError: they do not agree.
         """
         found = {each: self.call(each, number) for each in self.members if self.made(each) > number}
-        check_calls({member: given.call for member, given in found.items()})
+        check_calls({each: given.call for each, given in found.items()})
         return list(found.values())

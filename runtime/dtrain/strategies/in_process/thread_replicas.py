@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from queue import SimpleQueue
 from typing import Any, Self
 
 import msgspec
@@ -28,123 +27,15 @@ from dtrain.runs.ledger import COMPUTE, INPUT, WAIT
 from dtrain.steps.machine import StepMachine
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, NoExchangeError, Stepped
-from dtrain.strategies.replicas.calls import ThreadMeeting
+from dtrain.strategies.replicas.calls import ReplicaThreads, ThreadMeeting
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp, Summed
 from dtrain.strategies.replicas.values import mapped
 from dtrain.types import Array
 
-Part = Callable[[], None]
 SWITCH_S = 0.0002
 """A thread that has the interpreter gives it up so soon when another wants it. With Python's 5 ms a replica
 often waits longer for the few lines of another, between two products of matrices, than the products take.
 """
-
-
-class ReplicaThreads:
-    """The threads of the replicas of one training; the program's own thread starts their parts.
-
-    A thread that is still on its way back from a step may be given its next part: it wakes up once for both.
-    `abort` ends the waits of replicas for one that has failed, for a reason; `begins` is called first in the
-    thread of each.
-    """
-
-    def __init__(
-        self,
-        replicas: int,
-        abort: Callable[[str], None],
-        begins: Callable[[int], object] = lambda replica: None,
-    ) -> None:
-        self._abort = abort
-        self._begins = begins
-        self._given: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
-        self._threads: dict[int, threading.Thread] = {}
-        self._changed = threading.Condition()
-        self._left = [0] * replicas
-        self._ended = self._told = 0
-        self._error: BaseException | None = None
-        self._switch_s = sys.getswitchinterval()
-        sys.setswitchinterval(min(SWITCH_S, self._switch_s))
-
-    def is_idle(self, replica: int) -> bool:
-        with self._changed:
-            return not self._left[replica]
-
-    @property
-    def all_idle(self) -> bool:
-        with self._changed:
-            return not any(self._left)
-
-    def start(self, replica: int, part: Part) -> None:
-        with self._changed:
-            self._left[replica] += 1
-        if replica not in self._threads:
-            thread = threading.Thread(target=self._work, args=(replica,), name=f"replica {replica}")
-            self._threads[replica] = thread
-            thread.start()
-        self._given[replica].put(part)
-
-    def run(self, part: Part) -> None:
-        """Compute a part in this thread; raise the error of the part that failed first, when no part runs any
-        more.
-        """
-        try:
-            part()
-        except BaseException as error:
-            self._give_up(error)
-            raise self._error or error from None
-
-    def wait(self, *, for_all: bool) -> None:
-        """Return when all parts have ended, or one has since the last wait.
-
-        Raises:
-            BaseException: the error of the part that failed first, or what interrupts this thread; when it
-                is raised no part runs any more.
-        """
-        try:
-            with self._changed:
-                while self._error is None and any(self._left) and (for_all or self._ended == self._told):
-                    # A signal that came just before a wait without end would be handled only at its end.
-                    self._changed.wait(LOOK_S)
-                self._told = self._ended
-            if self._error is not None:
-                raise self._error
-        except BaseException as error:
-            self._give_up(error)
-            raise
-
-    def close(self, *, in_vain: bool) -> None:
-        """End the threads after their parts; if those are `in_vain`, waits in them end at once."""
-        sys.setswitchinterval(self._switch_s)
-        if in_vain and not self.all_idle:
-            self._abort("training has ended")
-        for replica, thread in self._threads.items():
-            self._given[replica].put(None)
-            thread.join()
-        self._threads.clear()
-
-    def _work(self, replica: int) -> None:
-        self._begins(replica)
-        while (part := self._given[replica].get()) is not None:
-            try:
-                if self._error is None:
-                    part()
-            except BaseException as error:
-                self._give_up(error, join=False)
-            finally:
-                with self._changed:
-                    self._left[replica] -= 1
-                    self._ended += 1
-                    self._changed.notify_all()
-
-    def _give_up(self, error: BaseException, *, join: bool = True) -> None:
-        """Keep the first error, and end the parts of all others; with `join` no part runs any more then."""
-        with self._changed:
-            first = self._error is None
-            self._error = self._error or error
-        if first:
-            self._abort(f"another replica has failed: {type(error).__name__}: {error}")
-        if join:
-            self.close(in_vain=False)
 
 
 class ThreadsTraining(LocalTraining):
@@ -168,6 +59,8 @@ class ThreadsTraining(LocalTraining):
             return super().step(compute)
         if self._threads is None:
             replicas = len(self.replicas)
+            self._switch_s = sys.getswitchinterval()
+            sys.setswitchinterval(min(SWITCH_S, self._switch_s))
             self._threads = ReplicaThreads(replicas, self.abort, self.activity.computes)
             self._verdicts = [Verdict.ACCEPTED] * replicas
         return self._step_together(compute, self._threads)
@@ -213,6 +106,7 @@ class ThreadsTraining(LocalTraining):
 
     def _end_threads(self, *, in_vain: bool) -> None:
         if self._threads is not None:
+            sys.setswitchinterval(self._switch_s)
             self._threads.close(in_vain=in_vain)
 
     def close(self, error: BaseException | None = None) -> None:

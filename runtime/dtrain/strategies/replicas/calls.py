@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from dtrain.errors import CallsDifferError, WaitTimeoutError
@@ -38,7 +38,7 @@ class ThreadMeeting:
         self._exchange = Exchange(list(ranks))
         self._deadline_s = deadline_s
         self._changed = threading.Condition()
-        self._number = self._unread = 0
+        self._number = self._waiting = self._unread = 0
         self._result: Any = None
         self.failure: BaseException | None = None
 
@@ -58,16 +58,14 @@ class ThreadMeeting:
             self._check()
             number = self._number
             self._exchange.give(rank, number, GivenCall(call, (value, decide)))
-            decides = self._is_complete()
-            if not decides:
+            self._waiting += 1
+            if not self._is_complete():
                 self._wait(rank, call, number, timeout_s or self._deadline_s)
-        if decides:
-            self._decide()
-        with self._changed:
-            result, self._unread = self._result, self._unread - 1
-            if not self._unread:
-                self._result = None  # nothing of the program is kept
-            return result
+                result, self._unread = self._result, self._unread - 1
+                if not self._unread:
+                    self._result = None  # nothing of the program is kept
+                return result
+        return self._decide()
 
     def ended(self, rank: int, error: BaseException | None = None) -> None:
         """Count a replica whose function has returned, or has raised `error`."""
@@ -75,16 +73,16 @@ class ThreadMeeting:
             self._exchange.end(rank)
             if error is not None and not isinstance(error, ReplicaStopped):
                 self._fail(error)
-            else:
+            elif self._waiting:
                 self._is_complete()
 
     def leave(self, rank: int) -> None:
         """Take a replica out that makes no calls, because it has nothing to compute."""
         with self._changed:
             self._exchange.end(rank, examples=0)
-            decides = self._is_complete()
+            decides = bool(self._waiting) and self._is_complete()
         if decides:
-            self._decide()
+            self._decide(apart=True)
 
     def abort(self, error: BaseException) -> None:
         """End all replicas at their next call."""
@@ -98,22 +96,28 @@ class ThreadMeeting:
         except CallsDifferError as error:
             self._fail(error)
             return False
-        return not late and any(self._exchange.made(each) > self._number for each in self._exchange.members)
+        return not late
 
-    def _decide(self) -> None:
-        """Compute the result, in the last replica's thread. Nothing changes meanwhile: the others wait."""
+    def _decide(self, *, apart: bool = False) -> Any:
+        """Compute the result, in the last replica's thread, which is `apart` if it makes no call.
+
+        Nothing changes meanwhile: the others wait.
+        """
         try:
             given = self._exchange.given(self._number)
-            values, decides = zip(*[each.arrays for each in given], strict=True)
-            result = decides[0](values)
+            decide = given[0].arrays[1]
+            result = decide([each.arrays[0] for each in given])
         except BaseException as error:
             self.abort(error)
             raise
         with self._changed:
-            self._result, self._unread = result, len(given)
+            self._unread = len(given) - (not apart)
+            self._result = result if self._unread else None
             self._exchange.forget(self._number)
             self._number += 1
+            self._waiting = 0
             self._changed.notify_all()
+        return result
 
     def _wait(self, rank: int, call: ReplicaCall, number: int, timeout_s: float) -> None:
         until = time.monotonic() + timeout_s
@@ -147,85 +151,151 @@ class ThreadMeeting:
 Part = Callable[[], None]
 
 
-class ReplicaPool:
-    """Threads for as many replicas, kept from one `run` to the next; a `run` within another has its own.
+class ReplicaThreads:
+    """The threads of replicas; the program's own thread starts their parts.
 
-    They are daemons, so a program may end while they wait for work; they end when the pool is dropped.
+    They are daemons, so a program may end while they wait for work. A thread that is still on its way back
+    from a step may be given its next part: it wakes up once for both. `abort` ends the waits of replicas for
+    one that has failed, for a reason; `begins` is called first in the thread of each.
+    """
+
+    def __init__(
+        self,
+        replicas: int,
+        abort: Callable[[str], None] = lambda reason: None,
+        begins: Callable[[int], object] = lambda replica: None,
+    ) -> None:
+        self.abort = abort
+        self._begins = begins
+        self._given: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
+        self._threads: dict[int, threading.Thread] = {}
+        self._changed = threading.Condition()
+        self._left = [0] * replicas
+        self._ended = self._told = 0
+        self._for_all = False
+        self._error: BaseException | None = None
+
+    def is_idle(self, replica: int) -> bool:
+        with self._changed:
+            return not self._left[replica]
+
+    @property
+    def all_idle(self) -> bool:
+        with self._changed:
+            return not any(self._left)
+
+    def start(self, replica: int, part: Part) -> None:
+        with self._changed:
+            self._left[replica] += 1
+        if replica not in self._threads:
+            thread = threading.Thread(
+                target=self._work, args=(replica,), name=f"replica {replica}", daemon=True
+            )
+            self._threads[replica] = thread
+            thread.start()
+        self._given[replica].put(part)
+
+    def run(self, part: Part) -> None:
+        """Compute a part in this thread; raise the error of the part that failed first, when no part runs any
+        more.
+        """
+        try:
+            part()
+        except BaseException as error:
+            self._give_up(error)
+            raise self._error or error from None
+
+    def wait(self, *, for_all: bool) -> None:
+        """Return when all parts have ended, or one has since the last wait.
+
+        Raises:
+            BaseException: the error of the part that failed first, or what interrupts this thread; when it
+                is raised no part runs any more.
+        """
+        try:
+            with self._changed:
+                self._for_all = for_all
+                while self._error is None and any(self._left) and (for_all or self._ended == self._told):
+                    # A signal that came just before a wait without end would be handled only at its end.
+                    self._changed.wait(LOOK_S)
+                self._told = self._ended
+            if self._error is not None:
+                raise self._error
+        except BaseException as error:
+            self._give_up(error)
+            raise
+
+    def close(self, *, in_vain: bool) -> None:
+        """End the threads after their parts; if those are `in_vain`, waits in them end at once."""
+        if in_vain and not self.all_idle:
+            self.abort("training has ended")
+        self.end()
+        for thread in self._threads.values():
+            thread.join()
+        self._threads.clear()
+
+    def end(self) -> None:
+        """End every thread after its parts, without a wait."""
+        for replica in self._threads:
+            self._given[replica].put(None)
+
+    def _work(self, replica: int) -> None:
+        self._begins(replica)
+        while (part := self._given[replica].get()) is not None:
+            try:
+                if self._error is None:
+                    part()
+            except BaseException as error:
+                self._give_up(error, join=False)
+            finally:
+                part = None  # nothing of the program is kept while this thread waits
+                with self._changed:
+                    self._left[replica] -= 1
+                    self._ended += 1
+                    if not (self._for_all and any(self._left)) or self._error is not None:
+                        self._changed.notify_all()
+
+    def _give_up(self, error: BaseException, *, join: bool = True) -> None:
+        """Keep the first error, and end the parts of all others; with `join` no part runs any more then."""
+        with self._changed:
+            first = self._error is None
+            self._error = self._error or error
+        if first:
+            self.abort(f"another replica has failed: {type(error).__name__}: {error}")
+        if join:
+            self.close(in_vain=False)
+
+
+class ReplicaPool:
+    """Threads for as many replicas, kept from one `run` to the next until the pool is dropped.
+
+    A `run` within another has its own.
     """
 
     def __init__(self, replicas: int) -> None:
         self._replicas = replicas
-        self._lock = threading.Lock()
-        self._idle: list[_Threads] = []
-        weakref.finalize(self, _stop, self._idle)
+        self._idle: list[ReplicaThreads] = []
+        weakref.finalize(self, _end, self._idle)
 
     def run(self, parts: Sequence[Part], meeting: ThreadMeeting) -> None:
         """Run every part, which raises nothing, in a thread; return when all have ended.
 
         Raises the first error of the meeting, or what interrupts this thread; no part runs any more then.
         """
-        with self._lock:
-            threads = self._idle.pop() if self._idle else _Threads(self._replicas)
-        try:
-            threads.begin(parts)
-            try:
-                threads.wait()
-            except BaseException as error:
-                meeting.abort(error)
-                threads.wait()
-                raise
-        finally:
-            with self._lock:
-                self._idle.append(threads)
+        threads = self._idle.pop() if self._idle else ReplicaThreads(self._replicas)
+        threads.abort = lambda reason: meeting.abort(ReplicaStopped(reason))
+        for replica, part in enumerate(parts):
+            threads.start(replica, part)
+        threads.wait(for_all=True)
+        threads.abort = lambda reason: None  # nothing of this meeting is kept
+        self._idle.append(threads)
         if meeting.failure is not None:
             raise meeting.failure
 
 
-class _Threads:
-    """One thread for each replica, with a queue of its own."""
-
-    def __init__(self, replicas: int) -> None:
-        self._waiting: list[SimpleQueue[Part | None]] = [SimpleQueue() for _ in range(replicas)]
-        self._ended: SimpleQueue[None] = SimpleQueue()
-        self._open = 0
-        for number, queue in enumerate(self._waiting):
-            target = threading.Thread(
-                target=_work, args=(queue, self._ended), name=f"run-{number}", daemon=True
-            )
-            target.start()
-
-    def begin(self, parts: Sequence[Part]) -> None:
-        for queue, part in zip(self._waiting, parts, strict=True):
-            queue.put(part)
-            self._open += 1
-
-    def wait(self) -> None:
-        """Wait until all parts have ended, in pieces, as signals are handled between waits."""
-        while self._open:
-            try:
-                self._ended.get(timeout=LOOK_S)
-            except Empty:
-                continue
-            self._open -= 1
-
-    def stop(self) -> None:
-        for queue in self._waiting:
-            queue.put(None)
-
-
-def _work(queue: "SimpleQueue[Part | None]", ended: "SimpleQueue[None]") -> None:
-    """Run parts, one after another, until a None."""
-    while (part := queue.get()) is not None:
-        try:
-            part()
-        finally:
-            part = None  # nothing of the program is kept while this thread waits
-            ended.put(None)
-
-
-def _stop(idle: "list[_Threads]") -> None:
+def _end(idle: list[ReplicaThreads]) -> None:
     for threads in idle:
-        threads.stop()
+        threads.end()
 
 
 class CollectiveCalls(Protocol):
