@@ -24,17 +24,23 @@ class Exchange:
     Attributes:
         members: in the order in which sums are taken.
         who: the word for a member in errors.
+        round: of a step, of which the calls are.
     """
 
     def __init__(self, members: Sequence[int], who: str = "replica") -> None:
         self.members = members
         self.who = who
+        self.begin(0)
+
+    def begin(self, of_round: int) -> None:
+        """Forget the calls of an earlier round."""
+        self.round = of_round
         self._given: dict[int, dict[int, GivenCall]] = {}
-        self._made = dict.fromkeys(members, 0)
+        self._made: dict[int, int] = {}
         self._ended: dict[int, int] = {}
 
     def made(self, member: int) -> int:
-        return self._made[member]
+        return self._made.get(member, 0)
 
     def ended(self, member: int) -> int | None:
         """Return of how many examples a member that has ended was; None: it may make more calls."""
@@ -45,7 +51,7 @@ class Exchange:
 
     def give(self, member: int, number: int, given: GivenCall) -> None:
         """Take the next call of a member, unless it is there already."""
-        if number == self._made[member]:
+        if number == self.made(member):
             self._given.setdefault(number, {})[member] = given
             self._made[member] = number + 1
 

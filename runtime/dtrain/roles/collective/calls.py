@@ -242,18 +242,13 @@ class CallLog(Exchange):
 
     One process writes the calls of a part: its owner, then its successor. Those of a part that another host
     computes the replica writes that speaks for this host. A call counts once the word of the part says so.
-
-    Attributes:
-        round: of which the calls are.
     """
 
     def __init__(self, memory: CallMemory) -> None:
-        super().__init__(memory.members, "part")
         self.memory = memory
-        self.begin(0)
+        super().__init__(memory.members, "part")
 
     def begin(self, of_round: int) -> None:
-        """Forget the calls of an earlier round."""
         self.round = of_round
         self._starts = [[self.memory.region(part)] for part in self.memory.members]
 

@@ -12,13 +12,13 @@ from typing import NoReturn
 
 from dtrain.errors import InputError, ProgramError
 from dtrain.exchange.calls import GivenCall
+from dtrain.exchange.machine import Exchange
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
-from dtrain.roles.collective.calls import CallLog
 from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, NoExchangeError, Replica
@@ -37,7 +37,7 @@ class StepCalls:
     `compute`, which the loop sets.
     """
 
-    def __init__(self, log: CallLog, driver: CollectiveDriver, doorbells: Doorbells, waits: Waits) -> None:
+    def __init__(self, log: Exchange, driver: CollectiveDriver, doorbells: Doorbells, waits: Waits) -> None:
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
