@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 from steps import test_rounds
 
-from dtrain.messages.rounds import Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
+from dtrain.messages.rounds import Deal, Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
 from dtrain.state.batch_cut import Dealt
 from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun
@@ -157,7 +157,7 @@ def attempt(written=-1):
 def test_a_member_has_reduced_only_with_the_records_of_the_leader():
     member = follower()
     member.heard(told(attempt=attempt(written=3)))
-    member.reduced(7)
+    member.reduced(7, 1)
     assert not member.report.reduced
     member.written(3)
     assert member.report.reduced
@@ -172,9 +172,9 @@ def test_a_member_heeds_no_leader_of_an_earlier_term():
 
 def test_a_message_that_was_overtaken_changes_nothing():
     member = follower()
-    member.heard(told(number=5, due=((3, 0), (4, 0))))
-    member.heard(told(number=4, due=((3, 0),)))
-    assert member.report.computing == ((3, 0), (4, 0))
+    member.heard(told(number=5, due=(Deal(3, 0), Deal(4, 0))))
+    member.heard(told(number=4, due=(Deal(3, 0),)))
+    assert member.report.computing == ((3, 0, 0), (4, 0, 0))
 
 
 def test_a_member_that_is_not_among_the_members_leaves():
@@ -212,4 +212,4 @@ def test_a_limit_that_is_set_while_a_leader_asks_holds_when_it_begins():
     assert lead.round == 0
     assert all(lead.told(number).due == () for number in range(3))
     lead.limit(9, until=None)
-    assert [lead.told(number).due for number in range(3)] == [((0, 0),), ((1, 0),), ((2, 0),)]
+    assert [lead.told(number).due for number in range(3)] == [((0, 0, 0),), ((1, 0, 1),), ((2, 0, 2),)]

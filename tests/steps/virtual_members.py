@@ -58,15 +58,28 @@ def after(values, parts):
 
 
 class Memory:
-    """What the processes of one host share: two sides of values, and complete gradients by who holds which part."""
+    """What the processes of one host share: two sides of values, and complete gradients by their places."""
 
     def __init__(self, name, side, values):
         self.name, self.newest = name, side
         self.sides = {side % 2: values.copy(), (side + 1) % 2: np.full(ELEMENTS, np.nan, np.float32)}
-        self.gradients = {}
+        self.gradients, self.writers = {}, {}
 
     def at(self, side):
         return self.sides[side % 2]
+
+    def begins_to_write(self, place, process):
+        """A place of a gradient is written by one live process at a time."""
+        before = self.writers.get(place)
+        assert (
+            before in (None, process) or before.dead or before.busy is None or before.busy.place != place
+        ), place
+        self.writers[place] = process
+
+    def gradient_of(self, done):
+        part, found = self.gradients[done.place]
+        assert part == done.part, f"the gradient of part {done.part} was written over by that of part {part}"
+        return found
 
     def beside(self, side):
         """The side that is written from `side` on; for whoever is not up to date it may hold anything."""
@@ -147,6 +160,8 @@ class Process:
             return
         self.busy = self.work.popleft()
         self.started.add(self.busy)
+        self.member.begins(self.busy)
+        self.memory.begins_to_write(self.busy.place, self)
         self.net.later(self.net.compute_s(self), self.computed, self.busy, self.member.round)
 
     def computed(self, deal, round_):
@@ -154,10 +169,12 @@ class Process:
             return
         self.busy = None
         if round_ == self.member.round:
-            self.memory.gradients[self.number, deal[0]] = gradient(self.memory.at(self.side), deal[0])
-        examples = 0 if deal[0] in self.net.without_examples else 1
-        finite = deal[0] not in self.net.infinite
-        part = CompletePart(part=deal[0], examples=examples, finite=finite, holder=self.number)
+            self.memory.gradients[deal.place] = deal.part, gradient(self.memory.at(self.side), deal.part)
+        examples = 0 if deal.part in self.net.without_examples else 1
+        finite = deal.part not in self.net.infinite
+        part = CompletePart(
+            part=deal.part, examples=examples, finite=finite, holder=self.number, place=deal.place
+        )
         self.member.complete(deal, part, round_)
         self.wake()
 
@@ -211,7 +228,7 @@ class Lanes:
                 Exchange(self, lane, span, sorted(holders)).go_on_all()
 
     def mean_of(self, made, span):
-        held = [self.process.memory.gradients[done.holder, done.part] for done in made.parts]
+        held = [self.process.memory.gradient_of(done) for done in made.parts]
         total = held[0][span.start : span.stop]
         for each in held[1:]:
             total = total + each[span.start : span.stop]
@@ -253,9 +270,12 @@ class Exchange:
             at = hosts.index(net.host_of(done.holder))
             parts[at] = (*parts[at], done.part)
         self.hosts, own = hosts, hosts.index(process.seat.host)
-        held = {done.part: done.holder for done in attempt.made.parts}
-        memory = process.memory.gradients
-        terms = Terms({part: memory[held[part], part] for part in parts[own]}, attempt.made.divisor)
+        held = {
+            done.part: process.memory.gradient_of(done)
+            for done in attempt.made.parts
+            if done.part in parts[own]
+        }
+        terms = Terms(held, attempt.made.divisor)
         flows = net.schedule(tuple(parts), own, parts, span, LENGTH)
         self.mean = np.full(ELEMENTS, np.nan, np.float32)
         self.running = {at: carry_out(flow, terms, self.mean) for at, flow in enumerate(flows)}

@@ -4,6 +4,8 @@ Each message has the whole state of its sender in this round. So a receiver need
 message may be lost, come twice or come late.
 """
 
+from typing import NamedTuple
+
 import msgspec
 
 from dtrain.messages.message import Message
@@ -29,6 +31,19 @@ class MemberSeat(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
     trains: bool = True
 
 
+class Deal(NamedTuple):
+    """A part that a member computes.
+
+    Attributes:
+        round: in which it was dealt.
+        place: of its gradient in the memory of the member's host.
+    """
+
+    part: int
+    round: int
+    place: int = 0
+
+
 class CompletePart(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """A part of which the gradient lies in the memory of a host, or that has none.
 
@@ -36,6 +51,7 @@ class CompletePart(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_on
         examples: of how many the gradient is the mean; 0: there is none.
         finite: whether the gradient is free of NaN and infinity; else it makes no version.
         holder: the member that has computed it.
+        place: of its gradient in the memory of the holder's host.
         empty: how many of the last parts of its batch have no examples.
     """
 
@@ -43,6 +59,7 @@ class CompletePart(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_on
     examples: int
     finite: bool
     holder: int
+    place: int = 0
     empty: int = 0
     sums: Sums | None = None
 
@@ -54,11 +71,13 @@ class RoundMade(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
         parts: those whose gradients make the version, in their order; none in a void round.
         divisor: of the mean: as many, and the parts of their batch without examples.
         values: whether the leader assigns values in this round, which is then void.
+        refused: parts whose gradients are not finite, and make no version.
     """
 
     parts: tuple[CompletePart, ...] = ()
     divisor: int = 0
     values: bool = False
+    refused: tuple[CompletePart, ...] = ()
 
     @property
     def void(self) -> bool:
@@ -71,6 +90,8 @@ class ReduceAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     Attributes:
         lanes: by member, the numbers of its lanes. The variables are cut into `count` lanes. A lane stays
             with its member while that member lives, so that no other process writes to the same memory.
+        first, last: the phases of the lanes that are to be done now. The next one begins when every lane is
+            through these; a lane that nobody waits for goes through all of them.
         written: the position up to which a member must have the leader's records before it has reduced.
     """
 
@@ -78,11 +99,9 @@ class ReduceAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
     made: RoundMade
     lanes: dict[int, tuple[int, ...]]
     count: int = 1
+    first: int = 0
+    last: int = 0
     written: int = -1
-
-
-Deal = tuple[int, int]
-"""A part, and the round in which it was dealt to the member that computes it."""
 
 
 class Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
@@ -95,6 +114,8 @@ class Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
         dealt: the state of the dealer as the round began.
         made: the contents of the round before.
         begun: whether the parts of this round are dealt: it is finished by those who are left.
+        carrying: what makes this round, if its last phase has begun to change values that are there once:
+            then no other contents can make it.
     """
 
     members: tuple[MemberSeat, ...]
@@ -103,6 +124,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     dealt: Dealt = NOTHING_DEALT
     made: RoundMade | None = None
     begun: bool = False
+    carrying: RoundMade | None = None
 
 
 class MemberReport(Message, frozen=True, gc=False, kw_only=True):
@@ -113,9 +135,10 @@ class MemberReport(Message, frozen=True, gc=False, kw_only=True):
         computing: what it computes, and has not completed.
         complete: what it has completed in this round.
         late: what it has completed of earlier rounds, and counts for nothing.
-        reduced: whether its lane of its newest `attempt` is reduced: values beside those of this round.
+        dropped: what it still computes though it is no longer due: until it has, it writes to that place.
+        reduced: through how many phases its lanes of its newest `attempt` are: after all of them the new
+            values lie beside those of this round.
         blamed: the member that it waited for when the attempt failed; -1: it does not know.
-        written: the position of the newest record of the leader that it has.
         known: in answer to a leader that asks.
     """
 
@@ -126,11 +149,11 @@ class MemberReport(Message, frozen=True, gc=False, kw_only=True):
     computing: tuple[Deal, ...] = ()
     complete: tuple[CompletePart, ...] = ()
     late: tuple[Deal, ...] = ()
+    dropped: tuple[Deal, ...] = ()
     attempt: int = -1
-    reduced: bool = False
+    reduced: int = 0
     failed: bool = False
     blamed: int = -1
-    written: int = -1
     known: Known | None = None
 
 
@@ -141,18 +164,21 @@ class Told(Message, frozen=True, gc=False, kw_only=True):
         number: counts the messages of a term. A receiver ignores one that comes after a higher number.
         members: where the receiver may not know those of this membership, all of them; a receiver that is not
             among them has been left behind.
+        new: members that have not begun yet: none of them leads next.
         round: -1: the leader is new and asks how far all are.
         due: what the receiver computes in this round, or has completed.
         made: the contents of the round before.
         attempt: where the receiver has a lane of it.
         held: how many replicas live, where these are too few to begin the round; -1: it has begun.
         silent: the hosts of which the leader has heard nothing for a lease.
+        late, late_parts: the members and the parts for which all have waited for long, where there are some.
     """
 
     term: int
     membership: int
     number: int = -1
     members: tuple[MemberSeat, ...] = ()
+    new: tuple[int, ...] = ()
     round: int = -1
     version: int = 0
     side: int = 0
@@ -162,3 +188,9 @@ class Told(Message, frozen=True, gc=False, kw_only=True):
     attempt: ReduceAttempt | None = None
     held: int = -1
     silent: tuple[str, ...] = ()
+    late: tuple[int, ...] = ()
+    late_parts: tuple[int, ...] = ()
+
+
+class CallMade(Message, frozen=True, gc=False):
+    """A member of a host to the others: it has made a call within a step, of which memory says all."""

@@ -11,7 +11,7 @@ The rules are those of docs/design/steps.md#rounds:
    leader is still a member.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
@@ -113,6 +113,9 @@ class Follower:
 
     Attributes:
         members: by number, those of the newest membership that it has heard of.
+        new: the members that have not begun yet.
+        carrying: returns what makes a round, as the memory of the host says (see `Known`).
+        late, late_parts: the members and parts for which all wait, as the leader has told.
     """
 
     def __init__(self, number: int, known: Known, *, round_: int, term: int, membership: int) -> None:
@@ -127,12 +130,18 @@ class Follower:
         self._due: tuple[Deal, ...] = ()
         self._complete: dict[int, CompletePart] = {}
         self._late: tuple[Deal, ...] = ()
+        self._running: tuple[Deal, ...] = ()
+        self.carrying: Callable[[int], RoundMade | None] = lambda round_: None
         self._attempt: ReduceAttempt | None = None
-        self._reduced = self._failed = self._asked = False
+        self._reduced = 0
+        self._failed = self._asked = False
         self._blamed = -1
         self._written = -1
         self._held = -1
         self._heard = -1
+        self.new: frozenset[int] = frozenset()
+        self.late: tuple[int, ...] = ()
+        self.late_parts: tuple[int, ...] = ()
         self._report: MemberReport | None = None
 
     # What it reports
@@ -151,21 +160,25 @@ class Follower:
             member=self.number,
             membership=self.membership,
             round=self.round,
-            computing=tuple(deal for deal in self._due if deal[0] not in self._complete),
+            computing=tuple(deal for deal in self._due if deal.part not in self._complete),
             complete=tuple(self._complete.values()),
             late=self._late,
+            dropped=self._dropped,
             attempt=-1 if attempt is None else attempt.number,
-            reduced=self._reduced and attempt is not None and self._written >= attempt.written,
+            reduced=self._reduced if attempt is not None and self._written >= attempt.written else 0,
             failed=self._failed,
             blamed=self._blamed,
-            written=self._written,
-            known=self._known if self._asked else None,
+            known=self.known if self._asked else None,
         )
+
+    @property
+    def _dropped(self) -> tuple[Deal, ...]:
+        return tuple(deal for deal in self._running if deal not in self._due)
 
     @property
     def known(self) -> Known:
         """Return all that the next leader needs of this member beyond its own work."""
-        return self._known
+        return msgspec.structs.replace(self._known, carrying=self.carrying(self.round))
 
     @property
     def told(self) -> Told:
@@ -173,25 +186,44 @@ class Follower:
         term, membership = self._counted
         return Told(term=term, membership=membership, members=self._known.members, round=self.round)
 
+    @property
+    def to_compute(self) -> list[Deal]:
+        """The parts that this member is still to compute."""
+        return [deal for deal in self._due if deal.part not in self._complete and deal not in self._late]
+
+    def begins(self, deal: Deal) -> None:
+        """Note that this process now writes the gradient of a part, until it is complete or given up."""
+        self._running = (*self._running, deal)
+
+    def gives_up(self, deal: Deal) -> None:
+        self._running = tuple(each for each in self._running if each != deal)
+        self._report = None
+
     def complete(self, deal: Deal, part: CompletePart, round_: int) -> None:
         """Note that a part is complete, which was computed from the values of this round."""
+        self.gives_up(deal)
         if deal not in self._due:
             return
-        self._report = None
         if round_ == self.round:
-            self._complete[deal[0]] = part
+            self._complete[deal.part] = part
         else:
             self._late = (*self._late, deal)
 
-    def reduced(self, attempt: int) -> None:
+    def reduced(self, attempt: int, phases: int = 1) -> None:
+        """Note that this member's lanes of an attempt are through so many phases."""
         if self._attempt is not None and attempt == self._attempt.number and not self._failed:
-            self._reduced, self._report = True, None
+            self._reduced, self._report = phases, None
 
     def failed(self, attempt: int, blamed: int = -1) -> None:
         """Note that an attempt cannot be finished here, and for which member it waited."""
-        if self._attempt is not None and attempt == self._attempt.number and not self._reduced:
+        if self._attempt is not None and attempt == self._attempt.number and not self._is_through:
             self._failed, self._report = True, None
             self._blamed = blamed
+
+    @property
+    def _is_through(self) -> bool:
+        """Whether nothing of the attempt is left to do, as far as it was told."""
+        return self._attempt is None or self._reduced > self._attempt.last
 
     def written(self, position: int) -> None:
         self._written, self._report = max(self._written, position), None
@@ -227,10 +259,11 @@ class Follower:
         if told.term == self.term and told.number <= self._heard:
             return []  # it was overtaken by another one
         self.term, self._heard, self._report = told.term, told.number, None
+        self.late, self.late_parts = told.late, told.late_parts
         self._asked = told.round < 0
         if told.round < 0:
             return self._gave_up()
-        self._counted, self.membership = said, told.membership
+        self._counted, self.membership, self.new = said, told.membership, frozenset(told.new)
         return self._heard_of_round(told)
 
     def _heard_of_round(self, told: Told) -> list[Action]:
@@ -258,7 +291,7 @@ class Follower:
         return actions + self._heard_of_work(told)
 
     def _gave_up(self) -> list[Action]:
-        if self._attempt is None or self._reduced or self._failed:
+        if self._attempt is None or self._is_through or self._failed:
             return []
         self._failed = True
         return [AbandonAttempt(self._attempt.number)]
@@ -268,26 +301,32 @@ class Follower:
         if told.due != self._due:
             new = set(told.due) - set(self._due)
             self._due = told.due
-            parts = {part for part, _ in told.due}
+            parts = {deal.part for deal in told.due}
             self._complete = {part: done for part, done in self._complete.items() if part in parts}
             self._late = tuple(deal for deal in self._late if deal in told.due)
             if new:
                 actions.append(ComputeDeals(told.due))
         attempt = told.attempt
-        if attempt is not None and (self._attempt is None or attempt.number > self._attempt.number):
-            self._attempt = attempt
-            self._reduced = self._failed = False
-            self._blamed = -1
+        before = self._attempt
+        if attempt is not None and (before is None or attempt.number > before.number):
+            self._reduced, self._failed, self._blamed = 0, False, -1
+        elif (
+            attempt is None
+            or before is None
+            or (attempt.number, attempt.last) <= (before.number, before.last)
+        ):
+            return actions
+        self._attempt = attempt
+        if not self._failed:
             actions.append(Reduce(told.round, attempt))
         return actions
 
     def _begin(self, round_: int) -> None:
         self.round = round_
         # A part that the leader did not hear of before it committed the round is too late.
-        self._late = (*self._late, *(deal for deal in self._due if deal[0] in self._complete))
+        self._late = (*self._late, *(deal for deal in self._due if deal.part in self._complete))
         self._known = msgspec.structs.replace(self._known, begun=False)
         self._complete = {}
         self._attempt = None
-        self._reduced = self._failed = False
-        self._blamed = -1
+        self._reduced, self._failed, self._blamed = 0, False, -1
         self._held = -1

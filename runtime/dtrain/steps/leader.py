@@ -71,7 +71,9 @@ class RoundLeader:
         self._lanes: dict[int, tuple[int, ...]] = {}
         self._count = 1
         self._tried = False
+        self._carrying: RoundMade | None = None
         self._failures: dict[frozenset[str], int] = {}
+        self._late: tuple[int, ...] = ()
         self.stands: str | None = None
         self.without: set[int] = set()
         self.deposed = False
@@ -99,6 +101,7 @@ class RoundLeader:
             membership=self._membership,
             number=self._said,
             members=members,
+            new=tuple(sorted(self._new)),
             round=self.round,
             version=self._parts.version,
             side=self._side,
@@ -108,6 +111,8 @@ class RoundLeader:
             attempt=attempt if attempt is not None and number in attempt.lanes else None,
             held=len(self._parts.live) if self._held else -1,
             silent=tuple(sorted(self._silent_hosts)),
+            late=self._late,
+            late_parts=self.awaited_parts if self._late else (),
         )
 
     # What it is told of members
@@ -170,13 +175,34 @@ class RoundLeader:
             return frozenset(each for each in self._attempt.lanes if not self._is_reduced(each))
         return self._parts.computing
 
+    @property
+    def reduces(self) -> bool:
+        """Whether an attempt is under way."""
+        return self._attempt is not None
+
+    def tell_late(self) -> None:
+        """Tell all members for whom they wait, after they have waited for long."""
+        late = tuple(sorted(self.awaited))
+        if late != self._late and self.round >= 0:
+            self._late = late
+            self._dirty |= self._members.keys()
+
+    @property
+    def awaited_parts(self) -> tuple[int, ...]:
+        """The parts that are computed and not complete, where nothing else is awaited."""
+        if self.round < 0 or self._attempt is not None:
+            return ()
+        return tuple(deal.part for due in self._parts.due.values() for deal, done in due.items() if not done)
+
     def heard(self, report: MemberReport) -> None:
         self.deposed = self.deposed or report.term > self.term
         if report.term != self.term or report.member not in self._members or self.deposed:
             return
         number = report.member
         self._silent.discard(number)
-        self._new.discard(number)
+        if number in self._new:
+            self._new.discard(number)
+            self._dirty |= self._members.keys()  # it may lead
         before = self._reports.get(number)
         self._reports[number] = report
         if self.round >= 0:
@@ -302,7 +328,9 @@ class RoundLeader:
         self._made, self._side = base.made, base.side
         known = msgspec.structs.replace(base, members=tuple(self._members.values()))
         self._parts = RoundParts(known, self._rules, self._seats)
-        self._parts.resume(reports, self.round)
+        found = (_known(report).carrying for report in newest)
+        self._carrying = next((made for made in found if made is not None), None)
+        self._parts.resume(reports, self.round, () if self._carrying is None else self._carrying.parts)
         begun = any(_known(report).begun for report in newest)
         self._held = len(self._parts.live) < self._rules.needed and not begun
         self._deal()
@@ -328,7 +356,9 @@ class RoundLeader:
         round_, written, ordered = self._arrived
         arrived = round_ == self.round
         made = ordered if arrived and ordered is not None else None
-        if made is None and self._held:
+        if self._carrying is not None:
+            made = self._carrying if parts.decide() is not None else None
+        elif made is None and self._held:
             if len(parts.live) >= self._rules.needed:
                 self._held = False
                 self._dirty |= self._members.keys()
@@ -336,7 +366,7 @@ class RoundLeader:
                 return True
             made = RoundMade() if self._has_newcomers else None
         elif made is None and parts.passes_over:
-            made = RoundMade()  # every gradient of the batch was refused
+            made = RoundMade(refused=parts.refused)  # every gradient of the batch
         elif made is None and (arrived or not parts.whole):
             made = parts.decide()
         if made is None:
@@ -349,8 +379,16 @@ class RoundLeader:
             self._number += 1
             self._lanes = lanes
         self._tried = True
+        last = self._rules.phases - 1
+        first = last if self._carrying is not None else 0
         self._attempt = ReduceAttempt(
-            number=self._number, made=made, lanes=lanes, count=self._count, written=written
+            number=self._number,
+            made=made,
+            lanes=lanes,
+            count=self._count,
+            first=first,
+            last=first if len(lanes) > 1 and not made.void else last,
+            written=written,
         )
         self._dirty |= lanes.keys()
         return True
@@ -381,7 +419,8 @@ class RoundLeader:
 
     def _is_reduced(self, number: int) -> bool:
         report = self._reports.get(number)
-        return report is not None and report.reduced and self._is_in_attempt(report)
+        assert self._attempt is not None, "the caller has looked"
+        return report is not None and report.reduced > self._attempt.last and self._is_in_attempt(report)
 
     def _is_in_attempt(self, report: MemberReport) -> bool:
         return (report.round, report.attempt) == (self.round, self._number)
@@ -396,9 +435,16 @@ class RoundLeader:
         failed = [report for report in reports if report.failed]
         if failed:
             return self._give_up(failed)
-        if all(report.reduced for report in reports):
+        if not all(report.reduced > attempt.last for report in reports):
+            return False
+        phase = attempt.last + 1
+        if phase >= self._rules.phases:
             self._commit(attempt.made)
             return True
+        self._attempt = msgspec.structs.replace(attempt, first=phase, last=phase)
+        if self._rules.carries and phase == self._rules.phases - 1:
+            self._carrying = attempt.made
+        self._dirty |= attempt.lanes.keys()
         return False
 
     def _give_up(self, failed: Iterable[MemberReport]) -> bool:
@@ -431,8 +477,8 @@ class RoundLeader:
     def _commit(self, made: RoundMade) -> None:
         self.round += 1
         self._side += bool(made.parts or made.values)
-        self._made, self._attempt = made, None
-        self._failures, self._tried = {}, False
+        self._made, self._attempt, self._carrying = made, None, None
+        self._failures, self._tried, self._late = {}, False, ()
         self._let_in()
         self._parts.go_on(made, self._members)
         self._held = len(self._parts.live) < self._rules.needed

@@ -9,7 +9,7 @@ leader was heard (docs/design/steps.md#when-the-leader-dies).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -106,6 +106,11 @@ class RoundMember:
         return self._follower.members
 
     @property
+    def seats(self) -> Mapping[int, MemberSeat]:
+        """All members of which it has heard, also those that are no longer."""
+        return self._seats
+
+    @property
     def leads_in(self) -> int:
         """The term in which it leads; 0: it does not."""
         return self._leading.term if self._leading is not None and not self.left_behind else 0
@@ -118,8 +123,14 @@ class RoundMember:
     @property
     def awaited(self) -> list[str]:
         """The tasks of the members awaited here: where this one does not lead, the leader's."""
-        numbers = {self.leader} if self._leading is None else self._leading.awaited
+        late = self._follower.late or {self.leader}
+        numbers = frozenset(late if self._leading is None else self._leading.awaited)
         return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
+
+    @property
+    def awaited_parts(self) -> Collection[int]:
+        """The parts for which all wait, as far as this member knows."""
+        return self._follower.late_parts if self._leading is None else self._leading.awaited_parts
 
     @property
     def welcome(self) -> list[Welcomed]:
@@ -134,11 +145,29 @@ class RoundMember:
 
     # What happens in its own process
 
+    @property
+    def known(self) -> Known:
+        return self._follower.known
+
+    @property
+    def to_compute(self) -> list[Deal]:
+        return self._follower.to_compute
+
+    def find_carrying(self, find: Callable[[int], RoundMade | None]) -> None:
+        """Have `find` return what makes a round, as the memory of the host says (see `Known`)."""
+        self._follower.carrying = find
+
+    def begins(self, deal: Deal) -> None:
+        self._follower.begins(deal)
+
+    def gives_up(self, deal: Deal) -> None:
+        self._follower.gives_up(deal)
+
     def complete(self, deal: Deal, part: CompletePart, round_: int) -> None:
         self._follower.complete(deal, part, round_)
 
-    def reduced(self, attempt: int) -> None:
-        self._follower.reduced(attempt)
+    def reduced(self, attempt: int, phases: int = 1) -> None:
+        self._follower.reduced(attempt, phases)
 
     def failed(self, attempt: int, blamed: int = -1) -> None:
         self._follower.failed(attempt, blamed)
@@ -153,9 +182,20 @@ class RoundMember:
 
     def limit(self, max_steps: int, until: int | None) -> None:
         """Let `max_steps` be the last version, and none be made beyond `until`, where this member leads."""
+        if (max_steps, until) == (self._rules.max_steps, self._rules.until):
+            return
         self._rules = msgspec.structs.replace(self._rules, max_steps=max_steps, until=until)
         if self._leading is not None:
             self._leading.limit(max_steps, until)
+
+    def tell_late(self) -> None:
+        if self._leading is not None:
+            self._leading.tell_late()
+
+    @property
+    def reduces(self) -> bool:
+        """Whether an attempt is under way, where this member leads."""
+        return self._leading is not None and self._leading.reduces
 
     def admit(self, seat: MemberSeat) -> None:
         """Let a process take part from a later round on, if this one leads.
@@ -293,7 +333,8 @@ class RoundMember:
         gone = self.leader in self._gone
         if not gone and led_by is not None and led_by.host == own.host:
             return  # it is alive, and can be ended by its launcher alone
-        before = [seat for seat in self.members.values() if seat.rank < own.rank]
+        new = self._follower.new
+        before = [seat for seat in self.members.values() if seat.rank < own.rank and seat.number not in new]
         waits = [seat for seat in before if seat.number not in self._gone and seat.number != self.leader]
         if not gone:
             waits = [seat for seat in waits if led_by is None or seat.host != led_by.host]

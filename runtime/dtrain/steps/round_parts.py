@@ -24,6 +24,9 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
         retry: whether a part that came too late is computed again.
         alone: whether the live replica of the lowest rank computes every part.
         shares: whether the model is so large that several members of a host reduce it.
+        phases: how many phases a lane goes through, one after another, where others wait for each.
+        carries: whether the last phase changes values that are there once: it may be done again, but nothing
+            before it.
     """
 
     replicas: int
@@ -33,6 +36,18 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
     retry: bool = False
     alone: bool = False
     shares: bool = False
+    phases: int = 1
+    carries: bool = False
+
+
+NOBODY = -1
+SPARE_PLACES = 2
+"""Of gradients, with backups: as many more than replicas begin."""
+
+
+def places_of(parts: int, replicas: int, *, whole: bool) -> int:
+    """Return for how many gradients a host has room."""
+    return parts if whole else max(parts, replicas) + SPARE_PLACES
 
 
 class RoundParts:
@@ -44,6 +59,7 @@ class RoundParts:
         dealt: the state of the dealer as the round began.
         due: by member, what it computes or has completed, and whether it has.
         complete: by part.
+        dropped: by member, what it may still compute though it is no longer due.
     """
 
     def __init__(self, known: Known, rules: RoundRules, seats: Mapping[int, MemberSeat]) -> None:
@@ -54,6 +70,7 @@ class RoundParts:
         self.version, self.dealt = known.version, known.dealt
         self.due: dict[int, dict[Deal, bool]] = {}
         self.complete: dict[int, CompletePart] = {}
+        self.dropped: dict[int, tuple[Deal, ...]] = {}
         self._decided: NextVersion | None = None
         self.rebuild(())
 
@@ -69,6 +86,7 @@ class RoundParts:
         """Go on with these members; what was complete at a host that is lost is computed again."""
         self._set_members(members)
         self.due = {number: due for number, due in self.due.items() if number in members}
+        self.dropped = {number: deals for number, deals in self.dropped.items() if number in members}
         kept = [done for done in self.complete.values() if self._host_of(done) not in lost_hosts]
         if len(kept) < len(self.complete):
             self.rebuild(kept)
@@ -84,13 +102,19 @@ class RoundParts:
 
     # Beginning, and beginning again
 
-    def resume(self, reports: Iterable[MemberReport], round_: int) -> None:
-        """Go on where another leader has ended, with what the members compute and have completed."""
+    def resume(
+        self, reports: Iterable[MemberReport], round_: int, first: Iterable[CompletePart] = ()
+    ) -> None:
+        """Go on where another leader has ended, with what the members compute and have completed. The round
+        is made of the parts `first`, where there are some.
+        """
         reports = list(reports)
         for report in reports:
-            done = [(each.part, round_) for each in report.complete if report.round == round_]
+            here = report.complete if report.round == round_ else ()
+            done = [Deal(each.part, round_, each.place) for each in here]
             self.due[report.member] = dict.fromkeys([*report.computing, *done], False)
-        self.rebuild(())
+            self.dropped[report.member] = report.dropped
+        self.rebuild(first)
         for report in reports:
             self.take(report, round_)
 
@@ -112,11 +136,14 @@ class RoundParts:
         self.complete = {}
         for number, due in self.due.items():
             rank = self._seats[number].rank
-            self.due[number] = {deal: False for deal in due if self._resume(rank, deal[0])}
+            kept = [deal for deal in due if self._resume(rank, deal.part)]
+            left = [deal for deal in due if deal not in kept]
+            self.dropped[number] = (*self.dropped.get(number, ()), *left)
+            self.due[number] = dict.fromkeys(kept, False)
         for done in complete:
             self._resume(self._seats[done.holder].rank, done.part)
             due = self.due.get(done.holder, {})
-            due |= dict.fromkeys((deal for deal in due if deal[0] == done.part), True)
+            due |= dict.fromkeys((deal for deal in due if deal.part == done.part), True)
             self._contribute(done)
 
     def _resume(self, rank: int, part: int) -> bool:
@@ -151,14 +178,17 @@ class RoundParts:
         """Note what a member has completed, once; return whether something of it came too late."""
         due = self.due.setdefault(report.member, {})
         for done in report.complete if report.round == round_ else ():
-            deal = next((deal for deal in due if deal[0] == done.part), None)
+            deal = next((deal for deal in due if deal.part == done.part), None)
             if deal is not None and not due[deal]:
                 due[deal] = True
                 self._contribute(done)
         late = [deal for deal in report.late if due.pop(deal, None) is not None]
-        for part, _ in late:
-            self._machine.came_too_late(self._seats[report.member].rank, part)
-        return bool(late)
+        for deal in late:
+            self._machine.came_too_late(self._seats[report.member].rank, deal.part)
+        waited = report.round == round_ and self.dropped.get(report.member, ()) != report.dropped
+        if waited:
+            self.dropped[report.member] = report.dropped
+        return bool(late) or waited
 
     def _contribute(self, done: CompletePart) -> None:
         if done.part in self.complete:
@@ -177,17 +207,33 @@ class RoundParts:
         """
         machine = self._machine
         found: set[int] = set()
+        used = self._places_by_member()
         for number in self._members if numbers is None else numbers:
             seat, due = self._seats[number], self.due.setdefault(number, {})
             while seat.trains and not self.passes_over and (self.whole or all(due.values())):
-                part = machine.next_part(seat.rank)
-                if part == NO_PART:
+                place = self._free_place(number, used)
+                part = NO_PART if place is None else machine.next_part(seat.rank)
+                if place is None or part == NO_PART:
                     break
-                due[part, round_] = False
+                used[place] = NOBODY
+                due[Deal(part, round_, place)] = False
                 found.add(number)
                 if self.whole:
                     machine.dealer.pushed(seat.rank, part)  # so that it may be dealt another one
         return found
+
+    def _places_by_member(self) -> dict[int, int]:
+        """Return the places of gradients that one member alone may write to; NOBODY: none may."""
+        used = {deal.place: number for number, deals in self.dropped.items() for deal in deals}
+        used |= {deal.place: NOBODY for due in self.due.values() for deal in due}
+        return used | {done.place: NOBODY for done in self.complete.values()}
+
+    def _free_place(self, number: int, used: Mapping[int, int]) -> int | None:
+        """Return a place that a member may write to, after what it computes now, if there is one."""
+        dealer = self._machine.dealer
+        places = range(places_of(dealer.parts, self._rules.replicas, whole=dealer.whole))
+        own = next((place for place in places if used.get(place) == number), None)
+        return own if own is not None else next((place for place in places if place not in used), None)
 
     # Versions
 
@@ -198,7 +244,11 @@ class RoundParts:
         if decided is None:
             return None
         parts = [self.complete[machine.contributed[each]] for each in decided.contributors]
-        return RoundMade(parts=tuple(parts), divisor=decided.parts)
+        return RoundMade(parts=tuple(parts), divisor=decided.parts, refused=self.refused)
+
+    @property
+    def refused(self) -> tuple[CompletePart, ...]:
+        return tuple(done for done in self.complete.values() if done.examples and not done.finite)
 
     def go_on(self, made: RoundMade, members: Collection[int]) -> None:
         """Begin the next round. After a void one the same batch comes again, unless it is passed over."""
@@ -210,7 +260,10 @@ class RoundParts:
         self._decided = None
         under_way = not again and not self.whole
         for number, due in self.due.items():
-            self.due[number] = {deal: False for deal, done in due.items() if under_way and not done}
+            left = [deal for deal, done in due.items() if not done]
+            self.due[number] = dict.fromkeys(left, False) if under_way else {}
+            if not under_way:
+                self.dropped[number] = (*self.dropped.get(number, ()), *left)
         self._set_members(members)
         if again:
             self.rebuild(())
