@@ -3,7 +3,7 @@
 `--die TASK MOMENT NUMBER` has the first process of a task kill itself at the moment of this number that it
 comes to: ``step`` as it computes a gradient, ``validation`` at a batch of a validation, ``end`` and ``begin``
 in a hook of epochs, ``start`` before it has taken its place, ``between`` behind the first `fit`, ``saving`` as anything of its is on its way to the
-disk, ``newcomer`` as the step is over after which a replica takes part that was started again, which the others
+disk, ``newcomer`` as the step is over in which a replica has begun to take part that was started again, which the others
 then wait for in step 30.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import dtrain as dt
-from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.member_driver import MemberDriver
 
 X = np.random.default_rng(3).normal(size=(96, 6)).astype(np.float32)
 ROWS = 20_000
@@ -43,19 +43,19 @@ class Deaths:
 
 def let_newcomers_in(deaths):
     """Wait for a newcomer in step 30, in the midst of an epoch; that it is a member next is a moment."""
-    contribute = CollectiveDriver.contribute
+    contribute = MemberDriver.contribute
 
     def contributes(driver, *told):
         until_s = time.monotonic() + 60
-        while driver.version == 29 and not driver._doorbells.offered and time.monotonic() < until_s:
+        while driver.version == 29 and not driver._links.offered and time.monotonic() < until_s:
             time.sleep(0.02)
-        before = set(driver.members)
         outcome = contribute(driver, *told)
-        if not set(driver.members) <= before:
+        leading = driver._member._leading
+        if leading is not None and driver._welcomed and not leading._new:
             deaths.moment("newcomer")
         return outcome
 
-    CollectiveDriver.contribute = contributes
+    MemberDriver.contribute = contributes
 
 
 class Noter(dt.callbacks.Callback):

@@ -90,7 +90,7 @@ def test_a_leader_that_dies_at_a_moment_of_its_own_changes_nothing(launcher, cal
 
 @pytest.mark.parametrize(
     ("too_few", "moment"),
-    [("shrink", ("newcomer", "1")), ("wait", ("step", "22"))],
+    [("shrink", ("newcomer", "1")), ("wait", ("step", "23"))],
     ids=["as_it_comes_in", "in_the_same_epoch"],
 )
 def test_a_first_leader_that_has_come_back_and_leads_again_has_the_sums_of_the_epoch(

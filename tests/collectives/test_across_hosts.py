@@ -136,7 +136,7 @@ def take_part(scene, hosts, host, rank, memory, sockets, meeting, death):
         if death is not None and (driver.round + 1, point) == death:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    seen = scene.train(driver, may_die, StepCalls(log, driver, doorbells, waits))
+    seen = scene.train(driver, may_die, StepCalls(log, driver, doorbells.ring, waits))
     across.close()
     listener.stop()
     return seen

@@ -10,7 +10,7 @@ from dtrain import messages
 
 RUNTIME = Path(dtrain.__file__).parent
 JOIN = Path(dtrain_cli.launch.join.__file__)
-READERS = ("protocol", "control", "wire", "parameters", "roles", "strategies", "training")
+READERS = ("protocol", "steps", "control", "wire", "parameters", "roles", "strategies", "training")
 KINDS = {
     name: kind.__struct_fields__
     for name, kind in vars(messages).items()

@@ -29,7 +29,7 @@ def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_progr
         owners=lambda late, what: f"the owners of {late}, {what}",
         await_others=lambda since_s, what: log.end(OTHER, examples=0),
     )
-    calls = StepCalls(log, driver, SimpleNamespace(ring=lambda: None), waits)
+    calls = StepCalls(log, driver, lambda: None, waits)
     value = np.array([1.5, -2.0], np.float32)
     found = calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, value)
     np.testing.assert_array_equal(found, value)
@@ -46,6 +46,6 @@ def test_a_part_with_examples_that_ends_while_another_waits_raises_in_that_one_w
         await_others=lambda since_s, what: log.end(OTHER, examples=3),
     )
     waits = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0), waiting=lambda what: None)
-    calls = StepCalls(log, driver, SimpleNamespace(ring=lambda: None), waits)
+    calls = StepCalls(log, driver, lambda: None, waits)
     with pytest.raises(CallsDifferError, match=r"part 0 waits in all_reduce of SUM .*py:\d+, and part 1 has"):
         calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, np.ones(2))

@@ -13,14 +13,15 @@ from dtrain.errors import PeerLostError, RunError
 from dtrain.learning import optimizers
 from dtrain.messages import Entered, NotReady, Over
 from dtrain.parameters import placement
-from dtrain.roles.collective.arena import Arena
+from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.meeting import Meeting
 from dtrain.runs.files import RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import FitState
+from dtrain.strategies.multi_worker_mirrored.members import AllReplicas, begin_as_first, enter
 from dtrain.strategies.multi_worker_mirrored.membership import OtherReplicas, PeersState, meanwhile
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, begin_here, enter, shape_of
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers
 from dtrain.variables import VariableSpec
 from dtrain.wire.frames import Frame
 
@@ -175,8 +176,9 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
     plan = placement.plan((VariableSpec("w", (3,), "float32"),), servers=1)
     state = FitState(max_steps=4, dealt=Dealt(2), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)))
     terms = msgspec.structs.replace(entered(0, False), state=state, joins=True)
-    arena = Arena.make(shape_of(plan, terms, several_hosts=False))
-    member = begin_here(Meeting(lambda task: None), terms, arena, [0], 0)
+    replicas = AllReplicas(2, "replica {}".format)
+    start = Start(state, plan, {"w": np.zeros(3, np.float32)})
+    member = begin_as_first(Meeting(lambda task: None), start, terms, 0, replicas, lambda there, more: True)
     told = Frame(terms, passed=tuple(map(Descriptor, member.shared.descriptors)))
     leader = Answers(told, Over(generation=2))
 
@@ -187,6 +189,6 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
 
     peers = Peers(leader, lambda: None, connect, lambda whom: None, lambda: None, 1.0)
     leader.name = "chief:0"
-    assert enter(Meeting(lambda task: None), peers, 1, plan, terms.state.optimizer, 1) is None
+    assert enter(Meeting(lambda task: None), peers, 1, plan, state.optimizer, 1, None, replicas) is None
     member.shared.close()
-    member.shared.doorbells.close()
+    member.links.close()

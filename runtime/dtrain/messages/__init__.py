@@ -61,6 +61,7 @@ from dtrain.messages.opening import (
     Proven,
 )
 from dtrain.messages.replicas import Doorbell, Enter, Entered, Over
+from dtrain.messages.rounds import CallMade, MemberReport, Told
 from dtrain.messages.servers import (
     AskLearned,
     Commit,
@@ -127,6 +128,9 @@ AnyMessage = (
     | Entered
     | Over
     | Doorbell
+    | MemberReport
+    | Told
+    | CallMade
     | Refusal
 )
 
@@ -135,6 +139,7 @@ __all__ = [
     "AnyMessage",
     "AskLearned",
     "Attended",
+    "CallMade",
     "Challenge",
     "Closure",
     "Commit",
@@ -164,6 +169,7 @@ __all__ = [
     "LookupRows",
     "Mark",
     "Marked",
+    "MemberReport",
     "Message",
     "NotReady",
     "Opening",
@@ -190,6 +196,7 @@ __all__ = [
     "Subscribe",
     "Sums",
     "TakeClosure",
+    "Told",
     "Values",
     "Verdict",
 ]

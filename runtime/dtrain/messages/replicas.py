@@ -166,6 +166,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         doorbells: the ranks to which the sockets lead.
         joins: whether this replica comes later than others.
+        members: to one that does, the ranks that share memory with the task that answers.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
     """
 
@@ -176,6 +177,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     doorbells: tuple[int, ...] = ()
     concluded: bool = False
     joins: bool = False
+    members: tuple[int, ...] = ()
     seats: dict[int, tuple[Seat, ...]] = msgspec.field(default_factory=dict)
 
 

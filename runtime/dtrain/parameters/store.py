@@ -427,6 +427,31 @@ class TwoSidedStore(Store):
     def _next(self, version: int) -> Parts:
         return self._sides[(version + 1) % 2]
 
+    def begin_beside(self, given: Contributions, side: int) -> Updater:
+        """Cut the step after `given.version`, of values on a side that need not be the one shown."""
+        ends = given.version + 1 == self.max_steps
+        now, new = self._sides[side % 2], self._sides[(side + 1) % 2]
+        self.updater.begin(Step(given, self.optimizer, given.version - self.origin, ends, now, new))
+        return self.updater
+
+    def assign_beside(self, values: Mapping[str, bytes], side: int, *, ends: bool) -> None:
+        """Write the values of a side to the other one, but those that are given; then complete the last
+        version, if it `ends` with that. To do so again does no harm.
+        """
+        now, new = self._sides[side % 2], self._sides[(side + 1) % 2]
+        for old, arrays in zip(now, new, strict=True):
+            for name, array in arrays.items():
+                if array is not old[name]:
+                    array[...] = old[name]
+        views = self._shown[(side + 1) % 2][0]
+        for name, body in values.items():
+            views[name][...] = np.frombuffer(body, views[name].dtype).reshape(views[name].shape)
+        trainable = [part.trainable for part in self.groups]
+        trainable += [table.trainable for table in self.layout.tables]
+        for arrays, trained in zip(new, trainable, strict=True) if ends else ():
+            if trained:
+                finalize(self.optimizer, arrays)
+
 
 def _mismatch(blocks: Sequence[Array], expected: Sequence[tuple[np.dtype[Any], int]]) -> str | None:
     """Return why arrays are not flat arrays of these dtypes and sizes; None if they are."""

@@ -296,10 +296,15 @@ class Arena:
 
     def put_tally(self, number: int, tally: Open) -> None:
         """Store the sums of epochs of round `number`, until the round after it is over."""
-        put_bytes(self._tallies[number % 2], msgspec.msgpack.encode(tally))
+        put_bytes(self._tallies[number % 2], msgspec.msgpack.encode((number, tally)))
 
-    def tally(self, number: int) -> Open:
-        return msgspec.msgpack.decode(bytes_in(self._tallies[number % 2]), type=Open)
+    def tally(self, number: int) -> Open | None:
+        """Return the sums of epochs; None where those of another round are, or are being written."""
+        try:
+            found = msgspec.msgpack.decode(bytes_in(self._tallies[number % 2]), type=tuple[int, Open])
+        except msgspec.DecodeError:
+            return None
+        return found[1] if found[0] == number else None
 
 
 def _words(memory: SharedMemory, shape: ArenaShape) -> SharedWords:

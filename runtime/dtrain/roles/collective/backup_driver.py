@@ -128,6 +128,9 @@ class BackupDriver:
         """Return the place of the part that `next_part` returned last."""
         return max(self._place, 0)
 
+    def place_in(self, slot: int) -> int:
+        return slot
+
     def gradients(self, part: int) -> ReplicaMemory:
         return self._arena.gradients[self.place_of(part)]
 

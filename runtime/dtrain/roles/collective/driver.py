@@ -109,6 +109,10 @@ class CollectiveDriver:
         """Return the place of a part in its batch, and so of its gradient in memory."""
         return part % self._dealer.parts
 
+    def place_in(self, slot: int) -> int:
+        """Return the place of the gradient of a part by its number in its batch."""
+        return slot
+
     def gradients(self, part: int) -> ReplicaMemory:
         return self._arena.gradients[part % self._dealer.parts]
 

@@ -8,7 +8,7 @@ takes part tells a newcomer how training began, and takes its doorbell.
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -18,6 +18,7 @@ from dtrain.messages import Doorbell, Enter, Entered, Hello, NotReady, Over, Ref
 from dtrain.messages.replicas import Seat
 from dtrain.wire.channel import Answer, Caller, PassesOn
 from dtrain.wire.frames import Frame, Limits
+from dtrain.wire.one_host.members import MemberLinks
 from dtrain.wire.one_host.synchronization import Doorbells
 
 LIMITS = Limits(1 << 16, 0)
@@ -44,13 +45,15 @@ class SharedResources(msgspec.Struct, frozen=True):
         descriptors: of the arena, the ledger, the arena's rows of tables, and the memory of calls; for loops
             of the program's own, of the last alone. They are owned by this object.
         leadership: says which rank leads now, and whether it has ended this call of `fit`.
+        members: returns the ranks of the members on this host.
     """
 
     terms: Entered
     descriptors: tuple[int, ...]
-    doorbells: Doorbells
+    doorbells: Doorbells | MemberLinks
     leadership: Callable[[], tuple[int, bool]]
     hosts: HostsNow | None = None
+    members: Callable[[], Collection[int]] = tuple
 
     def close(self) -> None:
         for descriptor in self.descriptors:
@@ -141,7 +144,12 @@ class Meeting:
     ) -> None:
         leader, concluded = shared.leadership()
         terms = msgspec.structs.replace(
-            shared.terms, doorbells=tuple(sockets), leader=leader, concluded=concluded, joins=joins
+            shared.terms,
+            doorbells=tuple(sockets),
+            leader=leader,
+            concluded=concluded,
+            joins=joins,
+            members=tuple(shared.members()) if joins else (),
         )
         if joins and shared.hosts is not None and (seats := shared.hosts.seats()):
             terms = msgspec.structs.replace(terms, seats={host: tuple(each) for host, each in seats.items()})

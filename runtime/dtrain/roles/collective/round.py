@@ -78,10 +78,13 @@ class SliceWork:
     def __init__(self, store: TwoSidedStore) -> None:
         self._store = store
 
-    def begin(self, given: Contributions) -> list[Phase]:
-        """Begin a step from `given.version`; return its phases before the update."""
-        self._store.stand_at(given.version)
-        self._updater = updater = self._store.begin(given)
+    def begin(self, given: Contributions, side: int | None = None) -> list[Phase]:
+        """Begin a step from `given.version`, on a side of the memory; return its phases before the update."""
+        if side is None:
+            self._store.stand_at(given.version)
+            self._updater = updater = self._store.begin(given)
+        else:
+            self._updater = updater = self._store.begin_beside(given, side)
         self._limits_found = not updater.limited
         return [
             *([Phase.SQUARES] if updater.limited else ()),

@@ -151,6 +151,11 @@ class Waits(msgspec.Struct, frozen=True):
         self, doorbells: Doorbells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S
     ) -> None:
         """Wait for a notification or a death, or raise a WaitTimeoutError if that has lasted too long."""
+        left_s = self.check(since_s, whom)
+        doorbells.wait(min(left_s, at_most_s))
+
+    def check(self, since_s: float, whom: Awaited | str) -> float:
+        """Say for whom this replica waits; return how long it may, or raise a WaitTimeoutError."""
         left_s = since_s + self.patience_s - self.clock.now()
         if left_s <= 0:
             raise WaitTimeoutError(
@@ -158,7 +163,7 @@ class Waits(msgspec.Struct, frozen=True):
                 "tasks do, or end them, and the others go on"
             )
         self.waiting(whom)
-        doorbells.wait(min(left_s, at_most_s))
+        return left_s
 
 
 class Shortage:

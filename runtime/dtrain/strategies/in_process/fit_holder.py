@@ -52,6 +52,10 @@ class FitHolder:
         self._guard = guard
         self._saving = threading.Lock()
 
+    def guard_by(self, guard: AbstractContextManager[object]) -> None:
+        """Let nobody else write within `guard`."""
+        self._guard = guard
+
     def assign(self, values: Weights) -> None:
         """Set variables by name; what a snapshot remembers stays as it was."""
         self.store.keep_snapshots()

@@ -35,7 +35,7 @@ from dtrain.strategies.multi_worker_mirrored.training import (
     StepBoundary,
     rules_of,
 )
-from dtrain.wire.one_host.synchronization import Locks
+from dtrain.wire.one_host.synchronization import Doorbells, Locks
 
 
 class Parts(msgspec.Struct, frozen=True):
@@ -74,9 +74,11 @@ def make_training(
         parts = _with_backups(entry, state, store, order, section, rules, waits)
     else:
         parts = _of_whole_batches(entry, state, store, order, section, rules, waits, hosts)
+    doorbells = entry.shared.doorbells
+    assert isinstance(doorbells, Doorbells)
     training = (BackupTraining if of_backups else ReplicaTraining)(
         parts.driver,
-        entry.shared.doorbells,
+        doorbells,
         parts.calls,
         parts.book,
         state,
@@ -103,8 +105,9 @@ def _of_whole_batches(
     hosts: HostWays | None,
 ) -> Parts:
     arena, doorbells = entry.arena, entry.shared.doorbells
+    assert isinstance(doorbells, Doorbells)
     state.global_step = arena.board.versions[entry.from_round % 2]
-    state.tally = state.tally.holding(arena.tally(entry.from_round))
+    state.tally = state.tally.holding(arena.tally(entry.from_round) or ())
     book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader)
     driver = CollectiveDriver(
         arena,
@@ -118,7 +121,7 @@ def _of_whole_batches(
         waits=waits,
         across=across(hosts, entry, book, section, waits.patience_s, rules),
     )
-    return Parts(state, book, driver, StepCalls(entry.calls, driver, doorbells, waits))
+    return Parts(state, book, driver, StepCalls(entry.calls, driver, doorbells.ring, waits))
 
 
 def _with_backups(
@@ -131,6 +134,7 @@ def _with_backups(
     waits: Waits,
 ) -> Parts:
     arena, doorbells, terms = entry.arena, entry.shared.doorbells, entry.shared.terms
+    assert isinstance(doorbells, Doorbells)
     state.global_step = arena.record.read().version
     book = BackupBook(entry.ledger, state, order, terms.leader)
     backups = BackupRules(
@@ -172,6 +176,7 @@ def across(
     if hosts is None:
         return None
     terms, doorbells, arena = entry.shared.terms, entry.shared.doorbells, entry.arena
+    assert isinstance(doorbells, Doorbells)
     needed = rules.needed(arena.shape.parts, arena.shape.parts)
     hosts.learn(terms.seats)
     heard, doorbell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -78,7 +78,7 @@ class BackupTraining(ReplicaTraining):
                 book.carry_out()
         if values is not None:
             book.carried_out()
-        self.doorbells.ring()
+        self._ring()
 
 
 _LOOK_S = 0.001

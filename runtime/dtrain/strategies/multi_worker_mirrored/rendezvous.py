@@ -249,7 +249,7 @@ def _enter_beside_backups(
     doorbells = Doorbells({})
     hand_out(
         doorbells,
-        partial(_handed, peers, terms.state.generation, rank),
+        partial(handed, peers, terms.state.generation, rank),
         [other for other in arena.record.read().members if other != rank],
     )
     shared = SharedResources(terms, copies, doorbells, leadership_by(ledger, terms.leader))
@@ -307,7 +307,7 @@ def _admitted(
                 before = admitted
             others = {*ranks_in(board.members[0]), *ranks_in(board.members[1])} - {rank}
             for other in others - ends.keys():
-                if (end := _handed(peers, generation, rank, other)) is not None:
+                if (end := handed(peers, generation, rank, other)) is not None:
                     ends[other] = end
             if not any(other in ends and is_open(ends[other]) for other in others):
                 for end in ends.values():
@@ -323,7 +323,7 @@ def _is_over(arena: Arena, of_round: int) -> bool:
     return all(arena.board.fin[number] >= of_round for number in range(len(members)))
 
 
-def _handed(peers: Peers, generation: int, rank: int, other: int) -> socket.socket | None:
+def handed(peers: Peers, generation: int, rank: int, other: int) -> socket.socket | None:
     """Hand a member one end of a socket; return the other end, or None if the member is gone."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -347,16 +347,16 @@ OTHERS_HERE_S = 30.0
 """The time for which the first replica of a host waits for the others of which it knows."""
 
 
-def enter(
+def enter_over_hosts(
     meeting: Meeting,
     peers: Peers,
     generation: int,
     plan: Plan,
     optimizer: dict[str, object],
     rank: int,
-    hosts: HostWays | None = None,
+    hosts: HostWays,
 ) -> Entry | None:
-    """Enter a call of `fit` that the leader begins, or has begun; None: it has ended.
+    """Enter a call of `fit` over hosts that the leader begins, or has begun; None: it has ended.
 
     Raises:
         PeerError: the leader is gone, or refuses this task.
@@ -364,8 +364,8 @@ def enter(
     leader = peers
     own = enter_message(generation, plan, ArenaShape(plan, optimizer, 1, 1).slots, hosts)
     frame = asked(peers, own)
-    while (terms := _terms(frame, peers, generation)) is not None:
-        if frame.passed or hosts is None:
+    while (terms := terms_in(frame, peers, generation)) is not None:
+        if frame.passed:
             try:
                 return enter_here(meeting, peers, frame, terms, plan, rank, hosts)
             except MembersGoneError:
@@ -388,7 +388,7 @@ def enter(
     return None
 
 
-def _terms(frame: Frame, peers: Peers, generation: int) -> Entered | None:
+def terms_in(frame: Frame, peers: Peers, generation: int) -> Entered | None:
     """Return the terms of an answer; None: this call has ended. Raise a `PeerRefusedError` for a refusal."""
     said = frame.message
     if isinstance(said, Over) and said.generation > generation:

@@ -20,11 +20,11 @@ from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
 from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, NoExchangeError, Replica
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp, Summed
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Doorbells
 
 Places = Callable[[int], tuple[dict[str, Array], dict[str, Array]]]
 """From the place of a part to the memory of its gradients and of new values of untrained variables."""
@@ -37,11 +37,13 @@ class StepCalls:
     `compute`, which the loop sets.
     """
 
-    def __init__(self, log: Exchange, driver: CollectiveDriver, doorbells: Doorbells, waits: Waits) -> None:
+    def __init__(
+        self, log: Exchange, driver: CollectiveDriver | MemberDriver, ring: Callable[[], None], waits: Waits
+    ) -> None:
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
-        self._doorbells = doorbells
+        self._ring = ring
         self._waits = waits
         self._round = self._own = -1
         self._calls = 0
@@ -122,7 +124,7 @@ class StepCalls:
             )
         if not self._driver.now.is_void:
             self._log.give(place, number, given)
-            self._doorbells.ring()
+            self._ring()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
         return [given.arrays for given in self._log.given(number)]
@@ -148,10 +150,11 @@ class StepCalls:
                     beside.ended = True
                     if not now.is_void:
                         self._log.end(place, beside.examples)
-                        driver.give_rows(place, beside.rows)
-                        finite = not beside.examples or not any_non_finite(driver.given(place))
+                        at = driver.place_in(place)
+                        driver.give_rows(at, beside.rows)
+                        finite = not beside.examples or not any_non_finite(driver.given(at))
                         driver.complete(place, beside.examples, beside.sums, finite)
-                        self._doorbells.ring()
+                        self._ring()
                     break
                 number = beside.calls - 1
                 self._give(place, number, given)

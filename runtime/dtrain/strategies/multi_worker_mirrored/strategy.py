@@ -28,6 +28,8 @@ from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.multi_worker_mirrored.assembly import make_training
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
+from dtrain.strategies.multi_worker_mirrored.member_training import make_member_training
+from dtrain.strategies.multi_worker_mirrored.members import AllReplicas, MemberEntry, begin_as_first, enter
 from dtrain.strategies.multi_worker_mirrored.membership import (
     Gathering,
     HasEndedError,
@@ -37,7 +39,7 @@ from dtrain.strategies.multi_worker_mirrored.membership import (
     PeersState,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader, enter
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
@@ -207,8 +209,12 @@ class MultiWorkerMirrored(Strategy):
         rank = self.context.rank
         awaited = self._members - {rank} if beginnings.number > self._ended else set()
         others = self._gathering(awaited, self.training.too_few)
-        entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice, hosting.hosts)
-        training = self._training(entry, start)
+        if hosting.hosts is None and not start.state.dealt.even:
+            entered = begin_as_first(hosting.meeting, start, terms, rank, self._all_replicas, others.suffice)
+            training = self._member_training(entered, start)
+        else:
+            entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice, hosting.hosts)
+            training = self._training(entry, start)
         for text in told_of(start, resumes=resumes):
             self._reporter.warn(text)
         keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
@@ -227,7 +233,16 @@ class MultiWorkerMirrored(Strategy):
         assert link is not None, "it has a lease"
         number, rank = self._beginnings.number, self.context.rank
         peers = self._peers(link)
-        entry = enter(hosting.meeting, peers, number, plan, problem.optimizer, rank, hosting.hosts)
+        entry = enter(
+            hosting.meeting,
+            peers,
+            number,
+            plan,
+            problem.optimizer,
+            rank,
+            hosting.hosts,
+            self._all_replicas,
+        )
         link.on_failure = lambda reason: None
         if entry is None:
             return None
@@ -235,7 +250,10 @@ class MultiWorkerMirrored(Strategy):
         self._directory = terms.directory
         self._beginnings.follow(problem)
         model = None if problem.model is None else dict(problem.model)
-        return self._training(entry, Start(terms.state.but(plan=plan.to_dict(), model=model), plan))
+        start = Start(terms.state.but(plan=plan.to_dict(), model=model), plan)
+        if isinstance(entry, MemberEntry):
+            return self._member_training(entry, start)
+        return self._training(entry, start)
 
     def _peers(self, link: HeartbeatLink) -> Peers:
         peer = Peer(
@@ -267,6 +285,24 @@ class MultiWorkerMirrored(Strategy):
         ways = hosting.loops, hosting.hosts, None if self.is_leader else self._peers(link)
         waits = Waits(self._others.name_of, self._reporter.waiting, DEADLINE_S)
         return met(*ways, rank, ranks, others.suffice, waits)
+
+    def _member_training(self, entry: MemberEntry, start: Start) -> ReplicaTraining:
+        training = make_member_training(
+            entry,
+            start,
+            self.training,
+            self._reporter,
+            Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s),
+            failure=lambda: self._link.failure if self._link is not None else None,
+            lead=self._take_the_lead,
+            on_close=self._closed,
+        )
+        self._beginnings.last = training.state
+        return training
+
+    @property
+    def _all_replicas(self) -> AllReplicas:
+        return AllReplicas(self.context.num_replicas, self._others.name_of)
 
     def _training(self, entry: Entry, start: Start) -> ReplicaTraining:
         training = make_training(

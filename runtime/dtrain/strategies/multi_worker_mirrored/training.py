@@ -24,6 +24,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.rules import LOOK_S, Rules
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
@@ -112,8 +113,8 @@ class ReplicaTraining(TurnTraining):
 
     def __init__(
         self,
-        driver: CollectiveDriver | BackupDriver,
-        doorbells: Doorbells,
+        driver: CollectiveDriver | BackupDriver | MemberDriver,
+        doorbells: Doorbells | None,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,
         state: FitHolder,
@@ -223,7 +224,7 @@ class ReplicaTraining(TurnTraining):
             self._saved = self.keeper.finish()
             self._publish_end()
             self.book.conclude(self.global_step)
-            self.doorbells.ring()
+            self._ring()
             return True
         self._wait_while(lambda: not self.book.concluded, "the end of fit")
         return not self.leads
@@ -233,6 +234,7 @@ class ReplicaTraining(TurnTraining):
         waits = False
         try:
             while True:
+                assert not isinstance(self.driver, MemberDriver), "it has waits of its own"
                 self.driver.look_across()
                 self.book.poll(self.global_step)
                 if self.leads or not goes_on():
@@ -244,6 +246,7 @@ class ReplicaTraining(TurnTraining):
                     raise failure
                 waits = True
                 self._reporter.waiting(f"{self._name_of(self._awaited_leader)}, {what}")
+                assert self.doorbells is not None, "members have links"
                 self.doorbells.wait(LOOK_S)
         finally:
             if waits:
@@ -308,6 +311,10 @@ class ReplicaTraining(TurnTraining):
                 self.boundary.end_step()
         if writes:
             book.carried_out()
+        self._ring()
+
+    def _ring(self) -> None:
+        assert self.doorbells is not None, "members have links"
         self.doorbells.ring()
 
     def _end_of(self, order: FitOrder) -> int | None:
@@ -354,12 +361,16 @@ class ArenaReplica(TurnReplica):
         plan = training.state.plan
         self._trainable = {spec.name: spec.trainable for spec in plan.variables}
         self._places: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
-        self._part = NO_PART
+        self._part, self._place = NO_PART, 0
         self._point_at(0)
         self._begun_s = reporter.begins()
 
     def _point_at(self, place: int) -> None:
         self.gradients, self.updates = self._memory_of(place)
+
+    def _memory_in(self, slot: int) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return the memory of a part by its number in its batch."""
+        return self._memory_of(self._driver.place_in(slot))
 
     def _memory_of(self, place: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the gradients of a part and the new values of untrained variables, by its place."""
@@ -379,8 +390,8 @@ class ArenaReplica(TurnReplica):
             self._training.contribute(NO_PART, 0, None, True)
             self._reporter.progress(self._training.global_step)
         elif part != NO_PART:
-            self._part = part
-            self._point_at(self._driver.place_of(part))
+            self._part, self._place = part, self._driver.place_of(part)
+            self._point_at(self._place)
         return part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
@@ -393,10 +404,10 @@ class ArenaReplica(TurnReplica):
         reporter = self._reporter
         reporter.slow_down(self._begun_s)
         part = self._part  # not the driver's next one: others may have died meanwhile
-        self._calls.finish(self._driver.place_of(part), examples, self._memory_of)
+        self._calls.finish(part % self._training.cut.parts, examples, self._memory_in)
         if examples:
-            self._driver.give_rows(part, self.rows)
-        finite = not examples or not any_non_finite(self._driver.given(part))
+            self._driver.give_rows(self._place, self.rows)
+        finite = not examples or not any_non_finite(self._driver.given(self._place))
         self.rows.clear()
         outcome = self._training.contribute(part, examples, sums, finite)
         reporter.progress(self._training.global_step, loss if examples else None, examples)
@@ -408,4 +419,4 @@ class ArenaReplica(TurnReplica):
         return outcome
 
     def all_reduce(self, op: ReduceOp, value: Nest) -> Nest:
-        return self._calls.all_reduce(self._driver.place_of(self._part), self._memory_of, op, value)
+        return self._calls.all_reduce(self._part % self._training.cut.parts, self._memory_in, op, value)

@@ -216,7 +216,7 @@ class HostProxy:
                     step=number - 1,
                     version=board.versions[number % 2],
                     batches=board.batches[number % 2],
-                    tally=self._arena.tally(number),
+                    tally=self._arena.tally(number) or (),
                 )
             )
 

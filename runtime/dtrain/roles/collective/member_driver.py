@@ -1,0 +1,356 @@
+"""Runs one member of a call of `fit`: its parts, its waits, and what it orders as the leader.
+
+    part = driver.next_part()                 # the part to compute, or NO_PART: this member has none now
+    ... write driver.gradients() from driver.store.variables ...
+    outcome = driver.contribute(examples, sums, finite)      # PENDING: ask for the next part of this step
+
+The program's thread carries messages and reduces while it waits (`member_rounds`). What was made meanwhile is
+*adopted* as it goes on, so that it sees a version change at no other moment.
+"""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple
+
+from dtrain.collectives.step import Phase
+from dtrain.config.choices import TooFew
+from dtrain.errors import PeerLostError, TooFewReplicasError
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.messages import Sums, Verdict
+from dtrain.messages.rounds import (
+    CallMade,
+    CompletePart,
+    Deal,
+    RoundMade,
+)
+from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.store import TwoSidedStore
+from dtrain.protocol.contributions import Outcome
+from dtrain.protocol.part_dealer import NO_PART, PartDealer
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.member_rounds import LeaderOrders, MemberRounds, not_finite
+from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
+from dtrain.steps.member import RoundMember
+from dtrain.types import Array
+from dtrain.wire.one_host.members import MemberLinks
+
+PENDING = Outcome(Verdict.PENDING)
+FINISHED = Outcome(Verdict.FINISHED)
+_SOON_S = 0.2
+"""A wait that lasts longer is told of."""
+LINK_S = 10.0
+"""The time after which a member that has given no socket has ended."""
+
+
+class MemberDriver(MemberRounds):
+    """One member of a host.
+
+    Within ``with driver:`` nothing is reduced, as far as this member, if it leads, begins it; any thread may
+    enter.
+
+    Attributes:
+        store: whose `variables` are those of all, at the version that this member has adopted.
+        owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
+        made_by: the ranks whose gradients made the newest version, in the order of their parts.
+    """
+
+    across: None = None
+
+    def __init__(
+        self,
+        arena: Arena,
+        links: MemberLinks,
+        member: RoundMember,
+        store: TwoSidedStore,
+        rules: Rules,
+        orders: LeaderOrders,
+        waits: Waits,
+        *,
+        phases: Sequence[Phase],
+    ) -> None:
+        """Take part; `phases` are those that a lane goes through, in this order."""
+        super().__init__(arena, links, member, store, rules, orders, waits, phases=phases)
+        self._own: Deal | None = None
+        self._beside: set[Deal] = set()
+        self._places: dict[int, int] = {}
+        self._now: StepNow | None = None
+        self._base = member.round
+        self._place = 0
+        self._owner = threading.get_ident()
+
+    # Parts
+
+    def next_part(self) -> int:
+        """Return the part to compute now, the same one until it is contributed; NO_PART: there is none."""
+        with self._turn:
+            self._adopt()
+            due = self._member.to_compute
+            if self._own is not None and self._own not in due:
+                self._member.gives_up(self._own)
+                self._own = None
+            if self.finished or not due:
+                return NO_PART
+            if self._own is None:
+                self._own, self._base = due[0], self._round
+                self._place = due[0].place
+                self._member.begins(due[0])
+            return self._own.part
+
+    def place_of(self, part: int) -> int:
+        """Return the place of the gradient of the part that `next_part` has returned."""
+        return self._place
+
+    def gradients(self, place: int) -> ReplicaMemory:
+        return self._arena.gradients[place]
+
+    def give_rows(self, place: int, rows: Mapping[str, SparseRows]) -> None:
+        """Write the rows of a part's gradient, before `contribute`."""
+        self._arena.rows.put(place, rows)
+
+    def given(self, place: int) -> list[Array]:
+        return self._arena.given(place)
+
+    def _complete(self, deal: Deal, round_: int, examples: int, sums: Sums | None, finite: bool) -> None:
+        """Note that a part is complete, whose values are those of a round; `examples` 0: it has none."""
+        part = CompletePart(
+            part=deal.part,
+            examples=examples,
+            finite=finite,
+            holder=self._member.number,
+            place=deal.place,
+            sums=sums,
+        )
+        with self._turn:
+            self._member.complete(deal, part, round_)
+
+    def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
+        """Contribute the part that `next_part` has returned, and take part in the step until it is made.
+
+        Returns:
+            Pending if this member is to compute another part of the same step. Otherwise the round is over:
+            the gradient is part of the new version, or was refused, or came too late.
+
+        Raises:
+            NonFiniteGradientError: a gradient held NaN or infinity, and `nan_policy` is ``fail``.
+            TooFewReplicasError: fewer replicas are left than the rules need.
+            WaitTimeoutError: a member that is alive did not do its share in time.
+        """
+        deal = self._own
+        if part == NO_PART or deal is None:
+            self._base = self._adopted_round
+        else:
+            self._complete(deal, self._base, examples, sums, finite)
+            self._own = None
+            if not examples:
+                self.notify()  # nobody waits for its calls
+        base = self._base
+        if self.finished:
+            return FINISHED
+        if not self._wait(lambda: self._round > base, arrives=True):
+            return PENDING
+        return self._outcome(part, base, finite)
+
+    def _outcome(self, part: int, base: int, finite: bool) -> Outcome:
+        of_round, made = self._made
+        if self.finished and made.void:
+            return FINISHED
+        if not finite:
+            step = self.version + made.void
+            return Outcome(Verdict.REFUSED, reason=not_finite(self._waits, self.rank, step))
+        mine = [done.part for done in made.parts if done.holder == self._member.number]
+        if part == NO_PART or made.void or of_round != base or part in mine:
+            return Outcome(Verdict.ACCEPTED, accepted=len(mine) if of_round == base else 0)
+        return Outcome(Verdict.STALE, stale=1)
+
+    # The leader
+
+    def limit(self, until: int | None) -> None:
+        """Let no version be made beyond `until`, nor beyond the store's last one."""
+        assert self.store.max_steps is not None, "a call of fit has a last step"
+        with self._turn:
+            self._member.limit(self.store.max_steps, until)
+
+    def void(self, *, values: bool) -> None:
+        """Have a round without a version made, in which values are assigned, if so ordered; then everybody
+        has heeded what was ordered before.
+        """
+        before = self._voids[values]
+        ordered = RoundMade(values=values)
+        self._wait(lambda: self._voids[values] > before, arrives=True, ordered=ordered, computes=False)
+
+    def __enter__(self) -> None:
+        self._turn.acquire()
+        while self.leads and self._member.reduces:
+            if threading.get_ident() == self._owner:
+                self._look(LOOK_S)
+            else:
+                self._turn.wait(LOOK_S)
+        self._adopt()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._turn.release()
+
+    # Waits
+
+    def wait_while(self, goes_on: Callable[[], bool], what: str) -> bool:
+        """Carry messages while `goes_on`, or until the leader may have changed; return whether it went on."""
+        leads = self.leads
+        self._wait(lambda: self.leads != leads or not goes_on(), what, computes=False)
+        return goes_on()
+
+    def look(self) -> None:
+        """Carry messages, without a wait."""
+        with self._turn:
+            self._look(0.0)
+            self._raise()
+            self._adopt()
+
+    def notify(self) -> None:
+        """Let others look at memory again."""
+        with self._turn:
+            self._links.notify(CallMade())
+
+    def _wait(
+        self,
+        over: Callable[[], bool],
+        what: str = "",
+        *,
+        arrives: bool = False,
+        ordered: RoundMade | None = None,
+        computes: bool = True,
+    ) -> bool:
+        """Carry messages until it is over, and return True; or, if it `computes`, until there is a part.
+
+        Where this member leads and `arrives`, its process orders nothing more for the round than `ordered`.
+        """
+        since_s = self._waits.clock.now()
+        timeout_s = _SOON_S
+        try:
+            while True:
+                with self._turn:
+                    if not over():
+                        self._arrives, self._ordered = arrives, ordered
+                        self._pump()
+                    self._raise()
+                    if over():
+                        self._adopt()
+                        return True
+                    if computes and self._member.to_compute and not self.finished:
+                        return False
+                    self._check_enough()
+                if self._look(timeout_s):
+                    since_s, timeout_s = self._waits.clock.now(), _SOON_S
+                    continue
+                timeout_s = LOOK_S
+                with self._turn:
+                    self._member.tell_late()
+                self._waits.check(since_s, self.awaited(what))
+        finally:
+            self._arrives, self._ordered = False, None
+            if timeout_s > _SOON_S:
+                self._waits.waiting(None)
+
+    def awaited(self, what: str) -> str:
+        """Return for whom this member waits, and for what."""
+        names = ", ".join(self._member.awaited) or "replicas"
+        parts = ", ".join(str(part % self._dealt_parts) for part in self._member.awaited_parts)
+        of_step = f"{f'gradient of part {parts}' if parts else 'end'} of step {self._version + 1}"
+        return f"{names}, {what or of_step}"
+
+    def _check_enough(self) -> None:
+        rules, parts = self._rules, self._member.known.dealt.parts
+        if self._held < 0 or self.finished:
+            return
+        waited_s = self._waits.clock.now() - self._held_since_s
+        if rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s:
+            raise TooFewReplicasError(
+                f"too few replicas: {rules.needed(parts, parts)} are needed for version {self._version + 1} "
+                f"and {self._held} are left, for {waited_s:.1f} s (training.too_few: {rules.too_few})"
+            )
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._is_left:
+            raise PeerLostError("the others have gone on without this replica")
+
+    # Calls within a step (without backups): parts are known by their numbers in the batch
+
+    @property
+    def now(self) -> "StepNow":
+        if self._now is None or self._now.number != self._base:
+            parts = PartDealer.of(self.dealt, whole=True).begin_batch()
+            places = [part % self._dealt_parts for part in parts]
+            self._now = StepNow(self, self._base, self.version, places)
+        return self._now
+
+    def _due(self, slot: int) -> Deal | None:
+        return next((deal for deal in self._member.to_compute if deal.part % self._dealt_parts == slot), None)
+
+    def owes(self, slot: int) -> bool:
+        return self._due(slot) is not None
+
+    def number_of(self, slot: int) -> int:
+        deal = self._due(slot)
+        return NO_PART if deal is None else deal.part
+
+    def place_in(self, slot: int) -> int:
+        """Return the place of the gradient of a part that this member computes now."""
+        deal = self._due(slot)
+        if deal is None:
+            return self._places.get(slot, 0)
+        if self._places.get(slot) != deal.place or deal not in self._beside:
+            self._places[slot] = deal.place
+            if deal != self._own:
+                self._beside.add(deal)
+                self._member.begins(deal)
+        return deal.place
+
+    def complete(self, slot: int, examples: int, sums: Sums | None, finite: bool) -> None:
+        """Note that a part is complete that this member computes beside its own one."""
+        deal = self._due(slot)
+        if deal is not None:
+            self._beside.discard(deal)
+            self._complete(deal, self.round, examples, sums, finite)
+
+    def owners(self, slots: Sequence[int], what: str) -> str:
+        return self.awaited(what)
+
+    def await_others(self, since_s: float, whom: Awaited | str) -> None:
+        """Carry messages while parts meet, or raise a WaitTimeoutError if that lasts since long."""
+        with self._turn:
+            self._pump()
+            self._raise()
+        if not self._look(_SOON_S):
+            with self._turn:
+                self._member.tell_late()
+            self._waits.check(since_s, whom)
+
+    def close(self) -> None:
+        """Leave: the others go on without this member."""
+        self._links.close()
+
+
+class StepNow(NamedTuple):
+    """The round in which parts meet.
+
+    Attributes:
+        places: of the parts in their batch.
+    """
+
+    driver: MemberDriver
+    number: int
+    version: int
+    places: Sequence[int]
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the round is over although parts still compute."""
+        return self.driver.round != self.number
+
+    def is_ready(self, place: int) -> bool:
+        """Return False: the log of calls says which parts are complete."""
+        return False
