@@ -16,7 +16,6 @@ from dtrain.config import (
     Host,
     KubernetesSection,
     NetworkSection,
-    ResourcesSection,
     RestartSection,
     SecuritySection,
     SimulateSection,
@@ -104,7 +103,7 @@ SECTIONS = [
         SecuritySection,
     ),
     *(SimulateSection, Host, CodeSection, NetworkSection, SlurmSection, ServerNodesSection),
-    *(KubernetesSection, ResourcesSection, VolumeSection),
+    *(KubernetesSection, VolumeSection),
 ]
 
 

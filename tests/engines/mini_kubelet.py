@@ -4,7 +4,8 @@ It knows: Indexed Jobs and JobSets (each of their Jobs), index, host name and su
 env with secretKeyRef, the volumes configMap (laid out as a kubelet does, with `..data`), secret, emptyDir and
 claim, podFailurePolicy, backoffLimitPerIndex, maxFailedIndexes, success of a JobSet, SIGTERM to process 1 and
 SIGKILL after the grace. A pod that is made again has a new address; its name is known only after a while, and
-the resolver says NXDOMAIN until then.
+the resolver says NXDOMAIN until then. The pod of a node that is gone is Terminating 40 s and the seconds of its
+toleration later, on a clock that runs `HURRY` times as fast; while the node's object lives, it is never replaced.
 """
 
 import base64
@@ -40,6 +41,9 @@ _ETC = (
     "alternatives",
 )
 _numbers = itertools.count()
+SILENT_S = 40.0
+"""After so long a cluster takes a node that does not report for lost: --node-monitor-grace-period."""
+HURRY = 60.0
 
 
 def reason_against() -> str | None:
@@ -77,6 +81,8 @@ class Pod:
     fails: int
     disrupted: bool = False
     told_s: float | None = None
+    lost_s: float | None = None
+    terminating: bool = False
 
     @property
     def name(self) -> str:
@@ -148,9 +154,17 @@ class Kubelet:
 
     def lose(self, name: str) -> None:
         """A pod's node is gone: its processes end at once, and nothing is sent to its peers."""
-        self.pods[name].disrupted = True
         self._ip(f"-n {self.pods[name].namespace} link set eth0 down")
         self.pods[name].process.kill()
+        self.pods[name].process.wait()
+        self.pods[name].lost_s = time.monotonic()
+
+    def remove_node(self, name: str) -> None:
+        """The object of a lost pod's node is deleted, or the pod by force: now its Job may make it again."""
+        pod = self.pods.pop(name)
+        assert pod.terminating, "its node still counts as healthy"
+        self._ip(f"netns del {pod.namespace}")
+        self._start(pod.job, pod.index, pod.fails)
 
     def run_until(self, condition: Callable[[], Any], what: str, within_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + within_s
@@ -166,7 +180,9 @@ class Kubelet:
             self._late.remove(due)
             self.names.addresses[due[1]] = due[2]
         for pod in list(self.pods.values()):
-            if (code := pod.process.poll()) is not None:
+            if pod.lost_s is not None:
+                pod.terminating = (now_s - pod.lost_s) * HURRY > SILENT_S + _tolerated_s(pod)
+            elif (code := pod.process.poll()) is not None:
                 self._ended(pod, code if code >= 0 else 128 - code)
             elif pod.told_s and now_s - pod.told_s > pod.spec["terminationGracePeriodSeconds"]:
                 self._note(f"{pod.name} is killed after its grace")
@@ -233,13 +249,14 @@ class Kubelet:
         at = shlex.quote(str(root))
         lines = [f"hostname {name}", "mount --make-rprivate /", f"mount --bind {at} {at}"]
         for path in Path("/").iterdir():  # the checkout may be in any of them
-            if path.is_dir() and path.name not in _OWN_FOLDERS:
+            if path.is_dir() and path.name not in _OWN_FOLDERS and str(path) not in self._mounts[name]:
                 here, there = shlex.quote(str(path)), shlex.quote(f"{root}{path}")
                 lines.append(f"mkdir -p {there}; mount --rbind {here} {there}")
         lines += [f"mount --rbind /dev {at}/dev", f"mount -t proc proc {at}/proc"]
         lines += [
             f"mount --bind {shlex.quote(str(here))} {at}{there}" for there, here in self._mounts[name].items()
         ]
+        lines.append(f"mount -o remount,bind,ro {at}")
         lines.append(f"exec chroot {at} {shlex.join(command)}")
         return "\n".join(lines)
 
@@ -350,6 +367,12 @@ class Kubelet:
             ):
                 for pod in self.pods.values():
                     self._tell(pod)
+
+
+def _tolerated_s(pod: Pod) -> float:
+    """How long the pod stays on a node that is unreachable; a cluster adds 300 s where nothing is said."""
+    said = {each["key"]: each["tolerationSeconds"] for each in pod.spec.get("tolerations", ())}
+    return float(said.get("node.kubernetes.io/unreachable", 300))
 
 
 def _give_to_group(folder: Path, security: dict[str, Any]) -> None:

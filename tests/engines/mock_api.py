@@ -18,6 +18,7 @@ KINDS = {
     "pods": ("Pod", "", "v1"), "services": ("Service", "", "v1"), "configmaps": ("ConfigMap", "", "v1"),
     "secrets": ("Secret", "", "v1"), "persistentvolumeclaims": ("PersistentVolumeClaim", "", "v1"),
     "jobs": ("Job", "batch", "v1"), "jobsets": ("JobSet", "jobset.x-k8s.io", "v1alpha2"),
+    "events": ("Event", "", "v1"), "networkpolicies": ("NetworkPolicy", "networking.k8s.io", "v1"),
 }  # fmt: skip
 _OBJECT = re.compile(r"/api(?:s/[^/]+)?/\w+/namespaces/(\w+)/(\w+)(?:/([^/]+))?(/log)?$")
 
@@ -89,8 +90,10 @@ class MockApi:
         if method == "POST":
             if self.refuses == plural:
                 return 403, _status(403, "Forbidden", f"{plural} is forbidden: quota is exhausted")
-            body["metadata"] |= {"uid": f"u-{len(self.objects)}", "creationTimestamp": "2026-01-01T00:00:00Z"}
-            self.objects[plural, body["metadata"]["name"]] = body
+            key = (plural, body["metadata"]["name"])
+            uid = self.objects[key]["metadata"]["uid"] if key in self.objects else f"u-{len(self.objects)}"
+            body["metadata"] |= {"uid": uid, "creationTimestamp": "2026-01-01T00:00:00Z"}
+            self.objects[key] = body
             return 201, body
         if name is None:
             return 200, self._list(plural, parse_qs(split.query).get("labelSelector", [""])[0])
@@ -98,14 +101,25 @@ class MockApi:
         if found is None:
             return 404, _status(404, "NotFound", f"{plural} {name} not found")
         if method == "DELETE":
-            del self.objects[plural, name]
-            if plural in ("jobs", "jobsets"):
-                for pod in [key for key in self.objects if key[0] == "pods"]:
-                    del self.objects[pod]
+            self.collect(plural, name)
             return 200, _status(200, "", "")
         if method == "PATCH":
-            found["spec"] |= body["spec"]
+            for part in ("spec", "metadata"):
+                found.setdefault(part, {}).update(body.get(part) or {})
         return 200, found
+
+    def collect(self, plural: str, name: str) -> None:
+        """Remove an object, its pods, and what it owns, as the garbage collector does."""
+        uid = self.objects.pop((plural, name))["metadata"]["uid"]
+        pods = [key for key in self.objects if key[0] == "pods"] if plural in ("jobs", "jobsets") else []
+        owned = [
+            key
+            for key, each in self.objects.items()
+            if uid in [owner["uid"] for owner in each["metadata"].get("ownerReferences") or ()]
+        ]
+        for key in [*pods, *owned]:
+            if key in self.objects:
+                self.collect(*key)
 
     def _list(self, plural: str, selector: str) -> dict[str, Any]:
         kind, group, version = KINDS[plural]
@@ -176,7 +190,7 @@ def _status(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 def _discovery(path: str) -> dict[str, Any] | None:
-    groups = {("batch", "v1"), ("jobset.x-k8s.io", "v1alpha2")}
+    groups = {("batch", "v1"), ("jobset.x-k8s.io", "v1alpha2"), ("networking.k8s.io", "v1")}
     if path == "/version":
         return {"major": "1", "minor": "34", "gitVersion": "v1.34.0"}
     if path == "/api":
@@ -214,22 +228,31 @@ def ask(method, plural, name="", body=None, query=""):
         with urlopen(Request(URL + path, data, method=method)) as answer:
             return answer.read().decode()
     except HTTPError as error:
+        if error.code == 404 and "--ignore-not-found" in sys.argv:
+            return ""
         sys.exit("Error from server: " + json.loads(error.read())["message"])
 
 words = sys.argv[1:]
-kind = lambda word: word.split(".")[0]
+def kind(word):
+    word = word.split(".")[0]
+    return word[:-1] + "ies" if word.endswith("y") else word if word.endswith("s") else word + "s"
+
 label = "?labelSelector=" + words[words.index("-l") + 1] if "-l" in words else ""
 listed = lambda plural: json.loads(ask("GET", plural, query=label))["items"]
 match words[0]:
     case "apply":
         for each in json.load(sys.stdin)["items"]:
-            ask("POST", each["kind"].lower() + "s", body=each)
+            ask("POST", kind(each["kind"].lower()), body=each)
+    case "get" if "/" in words[1]:
+        print(json.loads(ask("GET", kind(words[1].split("/")[0]), words[1].split("/")[1]))["metadata"]["uid"], end="")
     case "get":
         found = [each for word in words[1].split(",") for each in listed(kind(word))]
         names = "".join(f"job.batch/{{each['metadata']['name']}}\\n" for each in found)
         print(names if words[-1] == "name" else json.dumps({{"items": found}}))
     case "logs":
-        print(ask("GET", "pods", next(word for word in words[1:] if not word.startswith("-")) + "/log"), end="")
+        begin = f"[pod/{{words[1]}}/dtrain] " if "--prefix" in words else ""
+        for line in ask("GET", "pods", words[1] + "/log").splitlines():
+            print(begin + line)
     case "patch":
         ask("PATCH", "jobs", words[1].split("/")[1], json.loads(words[-1]))
     case "delete":

@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import pty
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -50,8 +52,13 @@ class There:
 
     def launched(self, *options: str, **files):
         process = self.start("launch", *options, "s.yaml", "p.py", **files)
-        wait_until(lambda: len(self.api.of_kind("jobs")) == 3 or process.poll() is not None, "three Jobs")
+        wait_until(
+            lambda: self._owned_jobs() == 2 or process.poll() is not None, "Jobs, of which one owns two"
+        )
         return process
+
+    def _owned_jobs(self) -> int:
+        return sum(bool(job["metadata"].get("ownerReferences")) for job in self.api.of_kind("jobs"))
 
 
 @pytest.fixture(
@@ -74,6 +81,7 @@ def test_a_run_is_applied_followed_and_ends_with_its_leader(there):
         "secrets",
         "persistentvolumeclaims",
         "services",
+        "networkpolicies",
         "jobs",
     }
     there.api.logs = {
@@ -85,13 +93,83 @@ def test_a_run_is_applied_followed_and_ends_with_its_leader(there):
         there.api.end(role, 0)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
-    assert "chief:0 | hello of chief" in out
+    assert re.search(r"^\[pod/tiny-\w+-chief-0-abcde/dtrain\] hello of chief$", out, re.MULTILINE)
+    claim = there.api.of_kind("persistentvolumeclaims")[0]["metadata"]["name"]
     assert "has succeeded" in err
+    assert f"kubectl delete pvc {claim}" in err
     report = json.loads(out.splitlines()[-1])
     assert (report["state"], report["exit_code"]) == ("succeeded", 0)
     assert {task["task"]: task["state"] for task in report["tasks"]} == dict.fromkeys(
         ["chief:0", "worker:0", "worker:1", "ps:0"], "succeeded"
     )
+    there.api.collect("jobs", f"{claim}-chief")  # as its time to live ends
+    assert {plural for plural, _ in there.api.objects} == {"persistentvolumeclaims"}
+
+
+def test_why_no_pod_is_made_is_told_and_the_launch_ends_with_start_s(there):
+    process = there.launched("--set", "wait.start_s=1")
+    job = there.api.of_kind("jobs")[0]["metadata"]["name"]
+    there.api.objects["events", "e"] = {
+        "apiVersion": "v1", "metadata": {"name": "e"}, "involvedObject": {"kind": "Job", "name": job},
+        "reason": "FailedCreate", "message": "exceeded quota: cpu", "type": "Warning",
+    }  # fmt: skip
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    assert "chief:0 waits: FailedCreate: exceeded quota: cpu; the namespace refuses such pods" in err
+    assert "chief:0 has not started within 1 s" in err
+    assert {plural for plural, _ in there.api.objects} == {"events", "persistentvolumeclaims"}
+
+
+def test_what_becomes_of_pods_is_told_with_what_to_do(there):
+    process = there.launched()
+    there.api.add_pods()
+    name = there.api.of_kind("configmaps")[0]["metadata"]["name"]
+    killed = {"name": "dtrain", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}
+    lost, evicted, silent = (
+        there.api.objects["pods", f"{name}-{task}-abcde"] for task in ("worker-0", "worker-1", "ps-0")
+    )
+    lost["spec"]["containers"][0]["resources"] = {"limits": {"memory": "1Gi"}}
+    lost["status"] = {"phase": "Failed", "containerStatuses": [killed]}
+    evicted["status"] = {"phase": "Failed", "reason": "Evicted", "message": "low on ephemeral-storage"}
+    silent["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:10Z"
+    taint = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager", "message": "x"}
+    silent["status"]["conditions"] = [taint]
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if "--force" in line:
+            break
+    for role in ("chief", "ps"):
+        there.api.end(role, 0)
+    _, err = process.communicate(timeout=60)
+    seen += err
+    assert "worker:0 has failed" in seen
+    assert "OOMKilled; it had 1Gi: give it more by kubernetes.resources.worker.memory" in seen
+    assert "Evicted: low on ephemeral-storage; ask for what it needs" in seen
+    assert f"if the machine is off: kubectl delete pod {name}-ps-0-abcde --force" in seen
+
+
+def test_words_that_are_printed_work_and_rm_takes_the_objects_away(there):
+    _, _, err = there.run("launch", "--detach", "s.yaml", "p.py")
+    there.api.add_pods()
+    words = re.findall(r"`dtrain ([^`]+)`", err)
+    assert [word.split()[0] for word in words] == ["status", "logs", "stop"], err
+    run_id = words[0].split()[1]
+    name = there.api.of_kind("configmaps")[0]["metadata"]["name"]
+    assert there.run("rm", run_id)[0] == 2, "it lives"
+    assert there.run("status", name)[0] == 0, "as the cluster calls it"
+    for line in words:
+        code, _, err = there.run(*line.split())
+        assert code == 0, (line, err)
+    removal = re.findall(r"until you give: (kubectl .*)", err)
+    assert [shlex.split(line)[1:] for line in removal] == [["delete", "pvc", name]]
+    _, _, err = there.run("launch", "--detach", "--resume", run_id, "s.yaml", "p.py")
+    there.api.add_pods()
+    there.api.end("chief", 0)
+    code, _, err = there.run("rm", run_id)
+    assert code == 0, err
+    assert {plural for plural, _ in there.api.objects} == {"persistentvolumeclaims"}
+    assert f"kubectl delete pvc {name}" in err
 
 
 @rare
@@ -109,9 +187,9 @@ def test_a_leader_that_fails_ends_the_run_with_its_code_and_keeps_its_pod(there)
     assert [job["spec"].get("suspend") for job in there.api.of_kind("jobs")] == [True] * 3
 
 
-@rare
-def test_a_waiting_pod_says_why_and_a_timeout_cancels(there):
+def test_a_waiting_pod_says_why_and_a_timeout_is_the_clusters_and_removes_the_run(there):
     process = there.launched("--timeout", "3")
+    assert [job["spec"]["activeDeadlineSeconds"] for job in there.api.of_kind("jobs")] == [3] * 3
     there.api.add_pods("Pending")
     condition = {
         "type": "PodScheduled",
@@ -121,11 +199,18 @@ def test_a_waiting_pod_says_why_and_a_timeout_cancels(there):
     }
     for pod in there.api.of_kind("pods"):
         pod["status"]["conditions"] = [condition]
+    seen = ""
+    for line in process.stderr:
+        seen += line
+        if "worker:1 waits: Unschedulable: 0/3 nodes are available" in line:
+            break
+    late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}
+    for job in there.api.of_kind("jobs"):
+        job["status"] = {"conditions": [late]}
     _, err = process.communicate(timeout=60)
-    assert process.returncode == 124, err
-    assert "worker:1 waits: Unschedulable: 0/3 nodes are available" in err
+    assert process.returncode == 124, seen + err
     assert {plural for plural, _ in there.api.objects} == {"persistentvolumeclaims"}
-    assert "resume with  dtrain launch --resume" in err
+    assert "dtrain: resume with  dtrain launch --resume" in err
 
 
 @rare
@@ -154,7 +239,7 @@ def test_a_detached_run_is_looked_at_and_stopped_later_and_goes_on_by_resume(the
         assert report["global_step"] == 12
     assert {task["host"] for task in report["tasks"]} == {"n1"}
     code, out, _ = there.run("logs", "worker:0", "worker:1")
-    assert sorted(out.splitlines()) == ["worker:0 | line 0", "worker:1 | line 1"]
+    assert out.splitlines() == [f"[pod/{name}-worker-{i}-abcde/dtrain] line {i}" for i in range(2)]
     code, _, err = there.run("launch", "--resume", "--on", "kubernetes", "s.yaml", "p.py")
     assert (code, "is still in the cluster" in err) == (2, True), err
     code, _, err = there.run("stop")

@@ -29,7 +29,8 @@ SPECS = {
     + "checkpoint: {remote: 's3://bucket/run'}\nenvironment: {MODE: 'yes'}\nsecrets: [AWS_SECRET_ACCESS_KEY]\n"
     + "wait: {start_s: 120}\nrestart: {worker: {policy: never}}\n"
     + "kubernetes: {image: 'x:1', namespace: ml, queue: training,"
-    + " resources: {worker: {cpu: 4, memory: 8Gi}, ps: {cpu: 500m}}, volume: {claim: runs, access: ReadWriteMany}}\n",
+    + " resources: {worker: {cpu: 4, memory: 8Gi, nvidia.com/gpu: 1}, ps: {cpu: 500m}},"
+    + " volume: {claim: runs, access: ReadWriteMany}}\n",
     "replicas": "name: digits\ncluster: {worker: 2}\ntraining: {strategy: multi_worker_mirrored}\n"
     "kubernetes: {image: 'x:1', secret: mine, code_in: /app, volume: {access: ReadWriteMany, size: 1Gi}}\n",
 }
@@ -171,6 +172,73 @@ def test_rules_that_no_schema_knows(name, foreign, tmp_path):
                 assert ("ConfigMap", each["configMap"]["name"]) in names
 
 
+def pods_of(tmp_path, pod):
+    run = plan_of(tmp_path, SPECS["jobs"].replace("1'}", f"1', pod: {pod}}}"))
+    return dict(zip(run.roles, (job["template"] for _, job in jobs_of(manifests(run))), strict=True))
+
+
+def test_what_a_site_says_of_pods_is_merged_into_each_roles_template(tmp_path):
+    before = pods_of(tmp_path, "{}")
+    found = pods_of(
+        tmp_path,
+        "{metadata: {annotations: {sidecar.istio.io/inject: 'false'}}, spec: {nodeSelector: {pool: big},"
+        " tolerations: [{key: gpu, operator: Exists}, {key: node.kubernetes.io/not-ready, tolerationSeconds: 5}],"
+        " securityContext: {runAsUser: null}, imagePullSecrets: [{name: mine}],"
+        " volumes: [{name: data, hostPath: {path: /data}}, {name: tmp, emptyDir: {sizeLimit: 1Gi}}],"
+        " containers: [{name: dtrain, imagePullPolicy: Always, env: [{name: HOME, value: /home/me}],"
+        " volumeMounts: [{mountPath: /data, name: data}]}, {name: beside, image: y}]},"
+        " worker: {spec: {priorityClassName: high}}}",
+    )
+    for role, template in found.items():
+        pod, container = template["spec"], template["spec"]["containers"][0]
+        was = before[role]["spec"]
+        assert template["metadata"]["annotations"] == {"sidecar.istio.io/inject": "false"}
+        assert template["metadata"]["labels"]["dtrain.dev/role"] == role
+        assert pod["nodeSelector"] == {"pool": "big"}
+        assert {each["key"]: each.get("tolerationSeconds") for each in pod["tolerations"]} == {
+            "node.kubernetes.io/unreachable": 30, "node.kubernetes.io/not-ready": 5, "gpu": None,
+        }  # fmt: skip
+        assert "runAsUser" not in pod["securityContext"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        assert volumes["tmp"]["emptyDir"] == {"sizeLimit": "1Gi"}
+        assert volumes.keys() == {each["name"] for each in was["volumes"]} | {"data"}
+        assert [each["name"] for each in pod["containers"]] == ["dtrain", "beside"]
+        assert container["imagePullPolicy"] == "Always"
+        assert {each["name"]: each.get("value") for each in container["env"]}["HOME"] == "/home/me"
+        assert len(container["env"]) == len(was["containers"][0]["env"])
+        assert len(container["volumeMounts"]) == len(was["containers"][0]["volumeMounts"]) + 1
+        assert pod.get("priorityClassName") == ("high" if role is Role.WORKER else None)
+
+
+def test_any_resource_is_requested_and_all_but_cores_are_limits(tmp_path):
+    for _, job in jobs_of(manifests(run_of("jobset", tmp_path))):
+        template = job["template"]
+        found = template["spec"]["containers"][0]["resources"]
+        if template["metadata"]["labels"]["dtrain.dev/role"] == "worker":
+            assert found["requests"]["nvidia.com/gpu"] == found["limits"]["nvidia.com/gpu"] == "1"
+        assert found["requests"].keys() - found["limits"].keys() == {"cpu"}
+        assert "ephemeral-storage" in found["limits"]
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_pods_write_where_a_limit_is_and_are_reached_by_each_other_alone(name, tmp_path):
+    objects = manifests(run_of(name, tmp_path))
+    policy = next(each["spec"] for each in objects if each["kind"] == "NetworkPolicy")
+    labels = policy["podSelector"]["matchLabels"]
+    assert policy["ingress"] == [{"from": [{"podSelector": {"matchLabels": labels}}]}]
+    for _, job in jobs_of(objects):
+        pod = job["template"]["spec"]
+        assert labels.items() <= job["template"]["metadata"]["labels"].items()
+        assert pod["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        empty = {each["name"]: each["emptyDir"] for each in pod["volumes"] if "emptyDir" in each}
+        assert all(each["sizeLimit"] for each in empty.values())
+        mounts = {each["mountPath"]: each["name"] for each in pod["containers"][0]["volumeMounts"]}
+        assert empty[mounts["/dev/shm"]]["medium"] == "Memory"
+        assert mounts["/tmp"] in empty
+        assert mounts["/dtrain/work"] in empty
+
+
 @pytest.mark.parametrize("foreign", [False, True])
 @pytest.mark.parametrize("name", SPECS)
 def test_each_pod_finds_its_place_in_what_it_is_given(name, foreign, tmp_path):
@@ -196,12 +264,18 @@ def test_each_pod_finds_its_place_in_what_it_is_given(name, foreign, tmp_path):
     assert len(places) == sum(run.spec.cluster.count(role) for role in Role)
 
 
-def test_patience_is_that_of_a_cluster_unless_the_spec_says_another(tmp_path):
+def test_patience_outlasts_the_loss_of_a_node_unless_the_spec_says_another(tmp_path):
+    """40 s until a node counts as silent, the tolerations, and the grace of its pods."""
+    for _, job in jobs_of(manifests(run_of("jobs", tmp_path))):
+        pod = job["template"]["spec"]
+        tolerated = {each["key"].partition("/")[2]: each["tolerationSeconds"] for each in pod["tolerations"]}
+        assert tolerated == {"unreachable": 30, "not-ready": 30}
+        assert 40 + 30 + pod["terminationGracePeriodSeconds"] < 600 / 2
     found = [
         json.loads(manifests(run_of(name, tmp_path))[0]["data"]["spec.json"])["wait"]
         for name in ("jobs", "jobset")
     ]
-    assert [(each["start_s"], each["server_s"]) for each in found] == [(600.0, 300.0), (120.0, 300.0)]
+    assert [(each["start_s"], each["server_s"]) for each in found] == [(600.0, 600.0), (120.0, 600.0)]
 
 
 def test_a_foreign_command_gets_no_secret_of_the_run_and_its_servers_are_ended(tmp_path):
@@ -246,7 +320,9 @@ def plan_of(tmp_path, text, program="print(1)\n", environment=None, **options):
         (CLUSTER + "kubernetes: {image: x}\nsimulate: {kill: [{task: 'worker:1', at_step: 2}]}\n", "only a launcher"),
         (CLUSTER + "kubernetes: {image: x}\nsecrets: [NOT_THERE]\n", "NOT_THERE is not set .* kubernetes.secret"),
         (CLUSTER + "kubernetes: {image: x, queue: A_B}\n", "kubernetes.queue: expected small letters"),
-        (CLUSTER + "kubernetes: {image: x, resources: {ps: {memory: 8GB}}}\n", "resources.ps.memory: expected a quantity"),
+        (CLUSTER + "kubernetes: {image: x, resources: {ps: {memory: 8GB}}}\n", "resources.ps.memory: expected a quantity above 0"),
+        (CLUSTER + "kubernetes: {image: x, resources: {ps: {'g pu': 1}}}\n", "resources.ps.g pu: expected a resource"),
+        (CLUSTER + "kubernetes: {image: x, pod: {nodeSelector: {a: b}}}\n", "kubernetes.pod: expected the fields of a pod's template"),
         (CLUSTER + "kubernetes: {image: x, resources: {master: {cpu: 1}}}\n", "resources.master: unknown key"),
         (CLUSTER + "kubernetes: {image: x, jobset: maybe}\n", "kubernetes.jobset: expected"),
         ("cluster: {worker: 2, ps: 1}\nkubernetes: {image: x}\n", "volume.access: without a chief"),

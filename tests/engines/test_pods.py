@@ -83,6 +83,21 @@ def test_all_pods_deleted_and_made_again_resume_at_that_step(tmp_path, trial):
         assert before <= int(begins()[-1]) <= before + 2, kubelet.story()
 
 
+def test_a_run_outlives_the_node_of_its_server(tmp_path):
+    """The cluster makes the pod again only when somebody has said that the node is off; the others wait for it."""
+    run = run_of(tmp_path, "{chief: 1, worker: 1, ps: 1}", "40")
+    chief, server = f"{run.name}-chief-0", f"{run.name}-ps-0"
+    with Kubelet(tmp_path / "pods") as kubelet:
+        kubelet.apply(manifests(run))
+        kubelet.run_until(lambda: step_of(kubelet, chief) > 5, "some steps")
+        kubelet.lose(server)
+        kubelet.run_until(lambda: kubelet.pods[server].terminating, "the eviction")
+        assert kubelet.pods.keys() == {chief, server, f"{run.name}-worker-0"}, "none has given up"
+        kubelet.remove_node(server)
+        kubelet.run_until(lambda: not kubelet.pods, "the end of all pods")
+        assert sorted(code for _, code in kubelet.ends) == [0, 0, 0], kubelet.story()
+
+
 @pytest.mark.skipif("DTRAIN_TRIALS" not in os.environ, reason="DTRAIN_TRIALS is not set")
 def test_nodes_of_aws_batch_find_each_other_by_the_main_one(tmp_path):
     """The same program as one Job whose pods have Batch's variables: no node knows the others' addresses."""

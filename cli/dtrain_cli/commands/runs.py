@@ -309,7 +309,7 @@ def _stopped(found: "KnownRun", wait_s: float) -> str:
         from dtrain_cli.launch.kubernetes.later import stop_there
 
         state = stop_there(found, place)
-        click.echo(f"run {name} has {state}; its disk is still there", err=True)
+        click.echo(f"run {name} has {state}{place.what_stays}", err=True)
         return str(state)
     if not stop_launcher(found, wait_s):
         raise RunError(
@@ -429,13 +429,15 @@ def rm(
     directory = runs_dir or default_runs_dir()
     named = {run.files.directory: run for run in (find(name, runs_dir) for name in names)}
     chosen = old_runs(list(named.values()) or known_runs(directory), older_than, keep or 0, datetime.now(UTC))
-    lives = [run for run in chosen if is_alive(run.files, run.record)]
+    lives = [run for run in chosen if is_alive(run.files, run.record) or _lives_there(run)]
     if lives and named:
         raise RunInUseError(alive_text(lives[0]))
     freed: dict[str, int] = {}
     verb, would = ("would remove", "would be ") if dry_run else ("removing", "")
     gone = [run for run in chosen if run not in lives]
     left = [] if dry_run else clean_hosts(gone)
+    for failed, sentence in () if dry_run else _clean_clusters(gone):
+        (left.append if failed else say)(sentence)
     for run in gone:
         freed[str(run.files.directory)] = used = bytes_of(run, directory)
         if not as_json:
@@ -452,3 +454,18 @@ def rm(
         say(sentence)
     if left:
         click.get_current_context().exit(1)
+
+
+def _lives_there(run: "KnownRun") -> bool:
+    if (place := _place(run)) is None or run.record.state not in LIVE_RUN_STATES:
+        return False
+    from dtrain_cli.launch.kubernetes.later import report_there
+
+    return report_there(run, place)["state"] in LIVE_RUN_STATES
+
+
+def _clean_clusters(runs: list["KnownRun"]) -> Iterator[tuple[bool, str]]:
+    if any(_place(run) is not None for run in runs):
+        from dtrain_cli.launch.kubernetes.later import clean_clusters
+
+        yield from clean_clusters(runs)

@@ -124,7 +124,8 @@ def own_record(directory: Path) -> RunRecord | None:
 def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
     """Return the run of an id, a name (the newest), a unique prefix of an id, or a path; None: the newest.
 
-    Raises a `RunNotFoundError` if there is none, or more than one begins so.
+    The end of an id is the name of a run at its engine. Raises a `RunNotFoundError` if there is none, or more
+    than one begins so.
     """
     found = survey(runs_dir)
     runs = found.runs
@@ -136,6 +137,7 @@ def find_run(reference: str | None, runs_dir: Path) -> KnownRun:
         [run for run in runs if run.record.run == reference],
         [run for run in runs if run.record.name == reference][:1],
         [run for run in runs if run.record.run.startswith(reference)] if reference else [],
+        [run for run in runs if run.record.run.endswith(f"-{reference}")],
     ):
         if len(matches) == 1:
             return matches[0]

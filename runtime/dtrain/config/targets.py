@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -313,30 +313,19 @@ _QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|[MGTPE]i?|Ki)?")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "Ki": 1024.0}
-MEMORY_OF_TASK = "1Gi"
+_RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9./]{0,314}[a-z0-9])?")
+RESOURCES = {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "4Gi"}
+"""The share of a node that each pod gets, where the spec does not say another."""
 
 
-class ResourcesSection(msgspec.Struct, frozen=True):
-    """The share of a node that each pod of a role gets; `cpu` also limits the threads of its task."""
-
-    cpu: float | str = 1
-    memory: str = MEMORY_OF_TASK
-
-    @property
-    def cores(self) -> float:
-        """The cores as a number: ``500m`` is 0.5."""
-        if isinstance(self.cpu, int | float):
-            return float(self.cpu)
-        unit = self.cpu.lstrip("0123456789.")
-        return float(self.cpu.removesuffix(unit)) * _UNITS.get(unit, 1.0)
-
-    def problems(self) -> Iterator[Problem]:
-        for name in ("cpu", "memory"):
-            value = getattr(self, name)
-            if isinstance(value, str) and not _QUANTITY.fullmatch(value):
-                yield (name,), f"expected a quantity such as 500m or 8Gi, found {value[:60]!r}"
-            elif isinstance(value, int | float) and not 0 < value < 1e6:
-                yield (name,), f"expected a number of cores above 0, found {value}"
+def _resource_problems(resources: dict[str, float | str]) -> Iterator[Problem]:
+    for name, value in resources.items():
+        found = value if isinstance(value, str) else f"{value:g}"
+        bytes_alone = name in ("memory", "ephemeral-storage") and value is not found
+        if not _RESOURCE.fullmatch(name):
+            yield (name,), f"expected a resource such as cpu or nvidia.com/gpu, found {name[:60]!r}"
+        elif not _QUANTITY.fullmatch(found) or value == 0 or bytes_alone:
+            yield (name,), f"expected a quantity above 0 such as 500m or 8Gi, found {found[:60]!r}"
 
 
 class VolumeSection(msgspec.Struct, frozen=True):
@@ -368,14 +357,23 @@ class KubernetesSection(msgspec.Struct, frozen=True):
     context: str | None = None
     queue: str | None = None
     jobset: bool | Literal["auto"] = "auto"
-    resources: dict[RoleName, ResourcesSection] = msgspec.field(default_factory=dict)
+    resources: dict[RoleName, dict[str, float | str]] = msgspec.field(default_factory=dict)
+    pod: dict[str, Any] = msgspec.field(default_factory=dict)
     volume: VolumeSection = msgspec.field(default_factory=VolumeSection)
     secret: str | None = None
     code_in: str | None = None
 
-    def resources_of(self, role: str) -> ResourcesSection:
-        given: dict[str, ResourcesSection] = dict(self.resources.items())
-        return given.get(role, ResourcesSection())
+    def resources_of(self, role: str) -> dict[str, str]:
+        """Return the quantity of each resource that a pod of a role gets."""
+        said = next((found for each, found in self.resources.items() if each == role), {})
+        given = {key: each if isinstance(each, str) else f"{each:g}" for key, each in said.items()}
+        return RESOURCES | given
+
+    def cores_of(self, role: str) -> float:
+        """Return the cores of a pod as a number: ``500m`` is 0.5."""
+        cpu = self.resources_of(role)["cpu"]
+        number = cpu.rstrip("mkKMGTPEi")
+        return float(number) * _UNITS.get(cpu.removeprefix(number), 1.0)
 
     def as_jobset(self, needs_end: bool) -> bool:
         """Return whether the tasks are one JobSet; `needs_end`: some of them never end by themselves."""
@@ -387,7 +385,10 @@ class KubernetesSection(msgspec.Struct, frozen=True):
                 yield (name,), reason
         yield from _image_problems(self.image, self.code_in, "registry/team/dtrain:1")
         for role, resources in self.resources.items():
-            yield from below(("resources", role), resources.problems())
+            yield from below(("resources", role), _resource_problems(resources))
+        for name in self.pod.keys() - {"metadata", "spec", *get_args(RoleName)}:
+            known = f"metadata, spec or a role, as in {{spec: {{nodeSelector: ...}}}}, found {name[:60]!r}"
+            yield ("pod",), f"expected the fields of a pod's template, {known}"
         yield from below(("volume",), self.volume.problems())
 
 

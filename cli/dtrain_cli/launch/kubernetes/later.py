@@ -1,26 +1,22 @@
-"""A run in the cluster as it is seen from here: its run directory, and `dtrain status`, `logs` and `stop`."""
+"""A run in the cluster as it is seen from here later: `dtrain status`, `logs`, `stop` and `rm`.
 
-import contextlib
-import os
-import selectors
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+Raise a `RunError` if the cluster does not answer.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dtrain.cluster import TaskId
+from dtrain.errors import RunError
 from dtrain.process.plain_text import plain_data
-from dtrain.runs.files import RunFiles, RunRecord, write_record
+from dtrain.runs.files import RunRecord, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, LIVE_RUN_STATES, RunState
-from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.console.streams import PlainBytes
 from dtrain_cli.runs.index import KnownRun, own_record
 from dtrain_cli.runs.report import build_report, is_alive
-from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
-from dtrain_cli.targets.kubernetes.run import KubernetesPlace
+from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, RunView
+from dtrain_cli.targets.kubernetes.run import KubernetesPlace, read_place
 
-_PIECE_BYTES = 1 << 16
 _OF_RUN = ("global_step", "max_steps", "rolled_back_steps", "evaluation", "stalled")
 _OF_TASK = (
     *("step", "loss", "examples_per_s", "staleness_mean", "stale_gradients", "bytes_sent", "bytes_received"),
@@ -30,35 +26,42 @@ _OF_TASK = (
 
 
 def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
-    """Return the present report of a run, as `read_report` does; its record here is brought up to date.
-
-    Raise a `RunError` if the cluster does not answer, as the functions below.
-    """
+    """Return the present report of a run, as `read_report` does; its record here is brought up to date."""
     record = own_record(run.files.directory) or run.record
     leaders: dict[str, Any] = {}
     if record.state in LIVE_RUN_STATES:
         kubectl = Kubectl(place)
         view = kubectl.view()
-        note_view(record, view)
-        if view.state is None or record.state not in LIVE_RUN_STATES:
-            _note_end(record, view)
-        if not is_alive(run.files, record):  # else the command that follows it writes the record
-            write_record(run.files.run, record)
+        _note(run, record, view, ended=view.state is None)
         leader = view.newest.get(place.leading)
         if leader is not None and leader.has_output and leader.state not in ENDED:
-            leaders = kubectl.report(leader.name) or {}
+            leaders = kubectl.report(leader.name)
     report = {**build_report(run.files, record, {}, {}, True, 0.0), "damaged": []}
     _lay_over(report, plain_data(leaders))
     return report
 
 
-def _note_end(record: RunRecord, view: RunView) -> None:
-    """Record the end of a run that no command was following. A run that had not ended becomes stopped."""
-    if record.state in LIVE_RUN_STATES:
+def _note(run: KnownRun, record: RunRecord, view: RunView, ended: bool) -> None:
+    """Write down what the cluster says of a run, unless a command follows it; `ended`: all is gone."""
+    note_view(record, view)
+    if ended and record.state in LIVE_RUN_STATES:
         record.state = RunState.STOPPED
-    failed = view.failed.exit_code if view.failed else None
-    record.exit_code = {RunState.SUCCEEDED: 0, RunState.STOPPED: 143}.get(record.state, failed or 1)
-    record.ended = now_text()
+    if record.state not in LIVE_RUN_STATES and record.ended is None:
+        failed = view.failed.exit_code if view.failed else None
+        record.exit_code = {RunState.SUCCEEDED: 0, RunState.STOPPED: 143}.get(record.state, failed or 1)
+        record.ended = now_text()
+    if not is_alive(run.files, record):
+        write_record(run.files.run, record)
+
+
+def note_view(record: RunRecord, view: RunView) -> None:
+    newest = {str(task): pod for task, pod in view.newest.items()}
+    for task in record.tasks:
+        if (pod := newest.get(task.task)) is not None:
+            task.state, task.host, task.exit_code = pod.state, pod.node, pod.exit_code
+            task.message = pod.message
+            task.restarts = view.restarts(pod.task)
+    record.state = view.state or record.state
 
 
 def _lay_over(report: dict[str, Any], leaders: Mapping[str, Any]) -> None:
@@ -78,127 +81,38 @@ def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:
     kubectl = Kubectl(place)
     view = kubectl.view()
     kubectl.delete(place.stop_s + ANSWER_S)
-    if not is_alive(run.files, record):
-        note_view(record, view)
-        if record.state in LIVE_RUN_STATES:
-            _note_end(record, view)
-        write_record(run.files.run, record)
+    _note(run, record, view, ended=True)
     return record.state
 
 
-def show_logs_there(place: KubernetesPlace, tasks: Sequence[TaskId], last: int | None, follow: bool) -> bool:
-    """Print what the newest pods of tasks have printed; return whether there was any pod."""
+def clean_clusters(runs: Iterable[KnownRun]) -> Iterator[tuple[bool, str]]:
+    """Remove the objects of runs; yield what stays of each, and whether that is an error."""
+    for run in runs:
+        if (place := read_place(run.files)) is not None:
+            try:
+                Kubectl(place).delete(ANSWER_S)
+                yield False, f"run {place.name} is removed from the cluster{place.what_stays}"
+            except RunError as error:
+                yield True, f"the objects of run {place.name} may still be in the cluster: {error}"
+
+
+def show_logs_there(
+    place: KubernetesPlace, tasks: Collection[TaskId], last: int | None, follow: bool
+) -> bool:
+    """Print what the newest pods of tasks have printed, as kubectl does; return whether there was any pod."""
     kubectl = Kubectl(place)
-    pods = {task: pod for task, pod in kubectl.view().newest.items() if task in tasks and pod.has_output}
-    width = max((len(str(task)) for task in pods), default=0)
-    sources = [_Source(kubectl.output(pods[task].name, last, follow)) for task in sorted(pods)]
-    labels = [f"{task!s:{width}} | ".encode() if len(pods) > 1 else b"" for task in sorted(pods)]
+    pods = [pod for task, pod in sorted(kubectl.view().newest.items()) if task in tasks and pod.has_output]
+    options = [*(["--prefix"] if len(pods) > 1 else []), *(["-f"] if follow else [])]
+    options += [] if last is None else [f"--tail={last}"]
+    shown = []
     try:
-        with selectors.DefaultSelector() as readers:
-            for source, label in zip(sources, labels, strict=True):
-                readers.register(source, selectors.EVENT_READ, (source, label))
-            while readers.get_map():
-                for key, _ in readers.select():
-                    source, label = key.data
-                    for line in source.lines():
-                        sys.stdout.buffer.write(label + line)
-                    if source.ended:
-                        readers.unregister(source)
-                sys.stdout.buffer.flush()
+        for pod in pods:
+            shown.append(kubectl.show(pod.name, *options))
+            if not follow:  # one after the other
+                shown[-1].wait()
+        for process in shown:
+            process.wait()
     finally:
-        for source in sources:
-            source.close()
+        for process in shown:
+            process.kill()
     return bool(pods)
-
-
-class _Source:
-    """The lines that a process prints, plainly for a terminal."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.ended = False
-        self._process = process
-        self._begun = b""
-        self._plain = PlainBytes() if sys.stdout.isatty() else None
-
-    def fileno(self) -> int:
-        if self._process.stdout is None:
-            raise AssertionError("its output was asked for")
-        return self._process.stdout.fileno()
-
-    def lines(self) -> list[bytes]:
-        """Return the lines that are there; at the end, also one without its end."""
-        piece = os.read(self.fileno(), _PIECE_BYTES)
-        *whole, self._begun = (self._begun + piece).split(b"\n")
-        if not piece:
-            self.ended = True
-            whole += [self._begun] if self._begun else []
-        return [self._plain.text(line + b"\n") if self._plain else line + b"\n" for line in whole]
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-FOLLOWED_MAX = 64
-"""Pods whose output is followed at once: each is a process of kubectl and a connection to the cluster."""
-
-
-def note_view(record: RunRecord, view: RunView) -> None:
-    newest = {str(task): pod for task, pod in view.newest.items()}
-    for task in record.tasks:
-        if (pod := newest.get(task.task)) is not None:
-            task.state, task.host, task.exit_code = pod.state, pod.node, pod.exit_code
-            task.message = pod.message
-            task.restarts = view.restarts(pod.task)
-    if view.state is not None:
-        record.state = view.state
-
-
-class OutputMirror:
-    """The output of all pods, one file for each, shown on a console."""
-
-    def __init__(self, kubectl: Kubectl, files: RunFiles, console: RunConsole) -> None:
-        self._kubectl = kubectl
-        self._files = files
-        self._console = console
-        self._followers: dict[str, subprocess.Popen[bytes]] = {}
-        self._reasons: dict[TaskId, str | None] = {}
-        self._too_many = False
-
-    def see(self, record: RunRecord, view: RunView) -> None:
-        for pod in view.pods:
-            if pod.uid not in self._followers and pod.has_output:
-                self._follow(record, pod)
-        for task, pod in view.newest.items():
-            reason = None if pod.has_output else pod.message
-            if reason and reason != self._reasons.get(task):
-                self._console.say(f"{task} waits: {reason}")
-            self._reasons[task] = reason
-
-    def _follow(self, record: RunRecord, pod: PodView) -> None:
-        living = sum(follower.poll() is None for follower in self._followers.values())
-        if living >= FOLLOWED_MAX:
-            if not self._too_many:
-                self._console.say(
-                    f"the output of {FOLLOWED_MAX} tasks is shown; see the others with `dtrain logs TASK`"
-                )
-            self._too_many = True
-            return
-        attempt = max(self._files.attempts(pod.task), default=-1) + 1
-        self._files.attempt(pod.task, attempt).mkdir(parents=True, exist_ok=True)
-        log = self._files.log(pod.task, attempt)
-        self._followers[pod.uid] = self._kubectl.follow(pod.name, log)
-        self._console.follow(pod.task, log)
-        for task in record.tasks:
-            if task.task == str(pod.task):
-                task.attempt = attempt
-
-    def drain(self, wait_s: float) -> None:
-        for follower in self._followers.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                follower.wait(wait_s)
-
-    def close(self) -> None:
-        for follower in self._followers.values():
-            follower.kill()
-            follower.wait()

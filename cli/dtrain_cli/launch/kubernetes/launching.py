@@ -1,34 +1,33 @@
-"""`dtrain launch --on kubernetes`: apply what `plan` prints, follow it, and tell how it has ended."""
+"""`dtrain launch --on kubernetes`: apply what `plan` prints, have kubectl show it, and say how it ends."""
 
-import contextlib
 import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from datetime import datetime
 
 import msgspec
 
-from dtrain.cluster import TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.process.life_line import started_s
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
 from dtrain.runs.journal import now_text
-from dtrain.runs.states import ENDED, FailureKind, RunState
+from dtrain.runs.states import ENDED, LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet
 from dtrain_cli.launch.engines import asked_to_cancel
-from dtrain_cli.launch.kubernetes.later import OutputMirror, note_view
+from dtrain_cli.launch.kubernetes.later import note_view
 from dtrain_cli.launch.kubernetes.planning import gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import chosen_directory, other_settings, runs_directory
-from dtrain_cli.launch.tasks import last_lines
+from dtrain_cli.launch.tasks import LAST_LINES
 from dtrain_cli.runs.index import Journal, locked_run_directory, register_run
 from dtrain_cli.runs.report import read_report
 from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
-from dtrain_cli.targets.kubernetes.manifests import FAREWELL_S, manifests
-from dtrain_cli.targets.kubernetes.run import KubernetesRun, grace_s, place_of, read_place
+from dtrain_cli.targets.kubernetes.manifests import manifests, may_be_lost
+from dtrain_cli.targets.kubernetes.run import KubernetesRun, place_of, read_place, wait_of
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 
 LOOK_EVERY_S = 2.0
@@ -37,99 +36,129 @@ LAST_TASKS_S = 60.0
 """How long tasks may take to end by themselves after the leader has succeeded."""
 DRAIN_S = 5.0
 TIMEOUT_CODE = 124
+FOLLOWED_MAX = 64
+"""Pods whose output is shown at once: each is a process of kubectl and a connection to the cluster."""
 
 
 class Ending(msgspec.Struct, frozen=True):
     """How the following of a run has ended; without a `state` the run goes on, and is not followed any more.
 
-    `failed` is the pod whose end was the run's; `cancel` says that the run is to be stopped.
+    `remove` says that its objects are to be removed; `failed` is the pod whose end was the run's.
     """
 
     state: RunState | None
     exit_code: int
-    failed: PodView | None = None
     message: str | None = None
-    cancel: bool = False
+    remove: bool = False
+    failed: PodView | None = None
 
 
 class RunFollower:
-    """One run that is followed."""
+    """One run that is followed: kubectl shows what its pods print, and here is said what becomes of them."""
 
     def __init__(
         self,
+        run: KubernetesRun,
         kubectl: Kubectl,
         signals: SignalInbox,
         journal: Journal,
         console: RunConsole,
-        mirror: OutputMirror,
     ) -> None:
+        needed = [role for role in run.roles if not may_be_lost(run, role)]
+        self._awaited = {task for task in run.tasks if task.role in needed}
+        self._start_s = wait_of(run.spec)["start_s"]
         self._kubectl = kubectl
         self._signals = signals
         self._journal = journal
         self._console = console
-        self._mirror = mirror
-        self._seen = False
-        self._unreachable = False
-        self._message: str | None = None
+        self._shown: dict[str, subprocess.Popen[bytes]] = {}
+        self._told: set[str] = set()
+        self._began_s = time.monotonic()
         self._succeeded_s: float | None = None
 
-    def run(self, timeout_s: float | None) -> Ending:
+    def run(self) -> Ending:
         """Follow until the end; Ctrl-C asks whether to leave the run or to cancel it."""
-        begun_s, look_s = time.monotonic(), 0.0
+        look_s = 0.0
         while True:
             for number in self._signals.read():
                 if number in STOP_SIGNALS:
                     say, pump = self._console.say, self._console.pump
                     asks = number == signal.SIGINT
                     cancel = asks and asked_to_cancel("the run", self._signals, say, pump)
-                    return Ending(None, 128 + number, cancel=cancel)
-            now_s = time.monotonic()
-            if timeout_s is not None and now_s - begun_s > timeout_s:
-                return Ending(None, TIMEOUT_CODE, message=f"--timeout of {timeout_s:g} s", cancel=True)
-            if now_s >= look_s:
-                look_s = now_s + LOOK_EVERY_S
-                if (ending := self._poll(now_s)) is not None:
-                    self._mirror.drain(DRAIN_S)
-                    return ending
+                    return Ending(RunState.STOPPED if cancel else None, 128 + number, remove=cancel)
+            if time.monotonic() >= look_s:
+                look_s = time.monotonic() + LOOK_EVERY_S
+                try:
+                    view = self._kubectl.view()
+                except RunError as error:
+                    self._tell(f"{error}; the run goes on there, and this command tries again")
+                else:
+                    if (ending := self._look(view, time.monotonic())) is not None:
+                        return ending
             self._console.pump()
             select.select([self._signals], [], [], TURN_S)
 
-    def _poll(self, now_s: float) -> Ending | None:
-        try:
-            view = self._kubectl.view()
-        except RunError as error:
-            if not self._unreachable:
-                self._console.say(f"{error}; the run goes on there, and this command tries again")
-            self._unreachable = True
-            return None
-        if self._unreachable:
-            self._console.say("the cluster answers again")
-        self._unreachable = False
-        record = self._journal.record
-        self._mirror.see(record, view)
-        if view.message and view.message != self._message:
-            self._console.say(f"the run waits: {view.message}")
-        self._message = view.message if view.state != RunState.FAILED else self._message
-        before = record.state
-        note_view(record, view)
-        if record.state != before:
-            self._journal.event("state", state=record.state)
+    def _look(self, view: RunView, now_s: float) -> Ending | None:
+        note_view(self._journal.record, view)
         self._journal.save()
+        if view.message and view.state in LIVE_RUN_STATES:
+            self._tell(f"the run waits: {view.message}")
+            self._began_s = now_s
+        for pod in view.pods:
+            self._tell_of(pod, view)
+            living = sum(each.poll() is None for each in self._shown.values())
+            if pod.has_output and pod.uid not in self._shown and living < FOLLOWED_MAX:
+                self._shown[pod.uid] = self._kubectl.show(pod.name, "-f", "--prefix")
+        self._awaited -= {pod.task for pod in view.pods if pod.has_output}
+        if self._awaited - view.newest.keys() and (refusal := self._kubectl.refusal()):
+            no_pod = PodView(min(self._awaited - view.newest.keys()), "", "", "", TaskState.PENDING)
+            self._tell_of(msgspec.structs.replace(no_pod, message=refusal), view)
         return self._ending(view, now_s)
 
+    def _tell_of(self, pod: PodView, view: RunView) -> None:
+        what = pod.told(" ".join(self._kubectl.place.kubectl))
+        if pod.state == TaskState.PENDING:
+            if view.restarts(pod.task):
+                self._tell(f"{pod.task} is made again: {pod.name}")
+            if pod.message:
+                self._tell(f"{pod.task} waits: {what}")
+        elif pod.state == TaskState.FAILED:
+            self._tell(f"{pod.task} has failed ({pod.name}): {what}")
+        elif pod.message and pod.state != TaskState.SUCCEEDED:
+            self._tell(f"{pod.task} is lost ({pod.name}): {what}")
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            self._console.say(text)
+
     def _ending(self, view: RunView, now_s: float) -> Ending | None:
-        if view.state is None and self._seen:
-            return Ending(RunState.STOPPED, 128 + signal.SIGTERM, message="its objects were deleted")
-        self._seen = self._seen or view.state is not None
+        if view.state is None:
+            return Ending(RunState.STOPPED, 128 + signal.SIGTERM, "its objects were deleted")
+        if view.state == RunState.STOPPED:
+            return Ending(view.state, TIMEOUT_CODE, view.message, remove=True)
         if view.state == RunState.FAILED:
             code = view.failed.exit_code if view.failed else None
-            return Ending(RunState.FAILED, code or 1, view.failed, view.message)
+            return Ending(view.state, code or 1, view.message, failed=view.failed)
         if view.state == RunState.SUCCEEDED:
             self._succeeded_s = self._succeeded_s or now_s
             over = all(pod.state in ENDED for pod in view.newest.values())
             if over or now_s - self._succeeded_s > LAST_TASKS_S:
-                return Ending(RunState.SUCCEEDED, 0)
+                return Ending(view.state, 0)
+        elif self._awaited and now_s - self._began_s > self._start_s:
+            why = f"{min(self._awaited)} has not started within {self._start_s:g} s (wait.start_s)"
+            return Ending(RunState.FAILED, 1, why, remove=True)
         return None
+
+    def close(self, wait_s: float) -> None:
+        """Let kubectl show the last lines."""
+        deadline_s = time.monotonic() + wait_s
+        for shown in self._shown.values():
+            try:
+                shown.wait(max(0.0, deadline_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                shown.kill()
+                shown.wait()
 
 
 def launch(options: LaunchOptions) -> int:
@@ -148,7 +177,7 @@ def launch(options: LaunchOptions) -> int:
         name = place.name
     run = gather(options, os.environ, name)
     objects = manifests(run)
-    kubectl = Kubectl(place_of(run, grace_s(run.spec.wait) + FAREWELL_S))
+    kubectl = Kubectl(place_of(run))
     runs_dir, run_id = runs_directory(options), f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
     with locked_run_directory(directory or runs_dir / run_id, options.resume is not None) as files:
         if options.run_dir is not None:
@@ -164,7 +193,7 @@ def launch(options: LaunchOptions) -> int:
         write_record(files.spec, run.spec)
         journal.save()
         try:
-            _apply(kubectl, objects)
+            kubectl.apply(objects)
         except RunError:
             journal.end(RunState.FAILED, 1, None)
             journal.save()
@@ -172,23 +201,22 @@ def launch(options: LaunchOptions) -> int:
         files.kept_spec.unlink(missing_ok=True)  # the cluster tells of no steps
         console.say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")
         if options.detach:
-            console.finish(None, _ways(run.name), None)
-            return 0
-        with contextlib.closing(OutputMirror(kubectl, files, console)) as mirror:
-            ending = RunFollower(kubectl, signals, journal, console, mirror).run(options.timeout)
-            if ending.cancel:
-                console.say("cancelling: the leader saves, and all tasks end in order; the disk stays")
+            ending = Ending(None, 0)
+        else:
+            follower = RunFollower(run, kubectl, signals, journal, console)
+            ending = follower.run()
+            if ending.remove:
+                console.say("removing the run there: the leader saves, and all tasks end in order")
                 kubectl.delete(kubectl.place.stop_s + ANSWER_S)
-                mirror.drain(FAREWELL_S)
-            elif ending.state == RunState.FAILED:
+            follower.close(DRAIN_S if ending.state else 0.0)
+            if ending.state == RunState.FAILED and not ending.remove:
                 kubectl.suspend()
-        _report(options, run, files, journal, console, ending)
+        _report(options, kubectl, files, journal, console, ending)
         return ending.exit_code
 
 
 def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
     addresses = run.addresses
-    tasks = (TaskId(role, index) for role in run.roles for index in range(run.spec.cluster.count(role)))
     return RunRecord(
         files.directory.name,
         run.spec.name,
@@ -196,63 +224,44 @@ def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
         launcher_pid=os.getpid(),
         launcher_started=started_s(os.getpid()),
         host=socket.gethostname(),
-        tasks=[TaskRecord(str(task), address=addresses.address(task)) for task in tasks],
+        tasks=[TaskRecord(str(task), address=addresses.address(task)) for task in run.tasks],
     )
-
-
-def _apply(kubectl: Kubectl, objects: list[dict[str, object]]) -> None:
-    """Apply everything or leave nothing."""
-    try:
-        kubectl.apply(objects)
-    except RunError as refused:
-        try:
-            kubectl.delete(ANSWER_S)
-        except RunError as error:
-            raise RunError(f"{refused}; what is there of it could not be removed: {error}") from None
-        raise RunError(f"{refused}; nothing of the run is left but its disk") from None
 
 
 def _report(
     options: LaunchOptions,
-    run: KubernetesRun,
+    kubectl: Kubectl,
     files: RunFiles,
     journal: Journal,
     console: RunConsole,
     ending: Ending,
 ) -> None:
-    state = RunState.STOPPED if ending.cancel else ending.state
-    failure = _failure(files, ending) if state == RunState.FAILED else None
+    state, run_id = ending.state, files.directory.name
+    failure = _failure(kubectl, ending) if state == RunState.FAILED else None
+    last_word = (
+        f"run {run_id} goes on in the cluster; look at it with `dtrain status {run_id}` and `dtrain logs -f "
+        f"{run_id}`, end it with `dtrain stop {run_id}`"
+    )
     if state is not None:
+        why = f": {ending.message}" if ending.message else ""
+        last_word = f"run {run_id} has {state}{why}{kubectl.place.what_stays}"
         journal.end(state, ending.exit_code, failure)
         journal.save()
-    why = f": {ending.message}" if ending.message else ""
-    last_word = _ways(run.name) if state is None else f"run {run.name} has {state}{why}"
     report = msgspec.json.encode(read_report(files.directory)).decode() if options.json else None
-    way_on = options.line_to_resume(files.directory.name) if state == RunState.STOPPED else None
+    way_on = f"resume with  {options.line_to_resume(run_id)}" if state == RunState.STOPPED else None
     console.finish(failure, last_word, report, way_on)
 
 
-def _failure(files: RunFiles, ending: Ending) -> FailureRecord:
+def _failure(kubectl: Kubectl, ending: Ending) -> FailureRecord:
     pod = ending.failed
     if pod is None:
         return FailureRecord("", ending.message or "the run has failed", FailureKind.EXIT)
-    attempt = max(files.attempts(pod.task), default=0)
-    log = files.log(pod.task, attempt)
     how = f" ({pod.message})" if pod.message else ""
     return FailureRecord(
         str(pod.task),
         f"pod {pod.name} ended with exit code {pod.exit_code}{how}",
         FailureKind.EXIT,
         time=now_text(),
-        attempt=attempt,
         exit_code=pod.exit_code,
-        last_lines=last_lines(log),
-        log=str(log),
-    )
-
-
-def _ways(name: str) -> str:
-    return (
-        f"run {name} goes on in the cluster; look at it with `dtrain status {name}` and `dtrain logs -f "
-        f"{name}`, end it with `dtrain stop {name}`"
+        last_lines=kubectl.last_lines(pod.name, LAST_LINES),
     )

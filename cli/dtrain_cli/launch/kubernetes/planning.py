@@ -51,10 +51,11 @@ def about(run: KubernetesRun) -> Iterator[str]:
     where = f"namespace {kubernetes.namespace}" if kubernetes.namespace else "the namespace of your context"
     yield f"run {run.name} in {where}, image {kubernetes.image}"
     for role in run.roles:
-        count, resources = run.spec.cluster.count(role), kubernetes.resources_of(role)
+        count, resources = run.spec.cluster.count(role), dict(kubernetes.resources_of(role))
+        del resources["ephemeral-storage"]
         last = f" ... {count - 1}" if count > 1 else ""
         port = "" if role is Role.EVALUATOR else f", port {PORT}"
-        yield f"  {role}: {run.host(role, 0)}{last}{port}; cpu {resources.cpu}, memory {resources.memory}"
+        yield f"  {role}: {run.host(role, 0)}{last}{port}; {', '.join(map(' '.join, resources.items()))}"
     kind = "one JobSet, which its controller must be there for" if run.jobset else "an Indexed Job a role"
     queue = f"; waits in Kueue's queue {kubernetes.queue}" if kubernetes.queue else ""
     yield f"  {kind}{queue}; kept {KEPT_S // 3600} hours after the end"
@@ -100,7 +101,8 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
         raise SpecError(f"{path[0]}: {text}")
     suffix = "".join(secrets.choice(_LETTERS) for _ in range(SUFFIX_LENGTH))
     code, command = _code(spec, workload)
-    run = KubernetesRun(name or object_name(spec.name, suffix), spec, code, command)
+    objects = name or object_name(spec.name, suffix)
+    run = KubernetesRun(objects, spec, code, command, timeout_s=options.timeout)
     if spec.kubernetes.secret is not None:
         return run
     secret = None if run.foreign else secret_in_file(spec.security) or new_secret()

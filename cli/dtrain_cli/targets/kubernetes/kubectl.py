@@ -1,12 +1,9 @@
 """The command `kubectl`, and the state of a run by its pods, Jobs and JobSet as that prints them."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,11 +12,27 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain
 from dtrain.runs.states import RunState, TaskState
-from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL, RUN_LABEL, json_text
+from dtrain_cli.targets.kubernetes import manifests
+from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL, RUN_LABEL
 from dtrain_cli.targets.kubernetes.run import KubernetesPlace
 
 INDEX_NOTE = "batch.kubernetes.io/job-completion-index"
 NOTICED = 143
+OUT_OF_TIME = "DeadlineExceeded"
+_PULL = "is kubernetes.image right, and may nodes pull it (kubernetes.pod: imagePullSecrets)?"
+_REMEDIES = {
+    "OOMKilled": "it had {memory}: give it more by kubernetes.resources.{role}.memory",
+    "Evicted": "ask for what it needs by kubernetes.resources.{role}",
+    "Unschedulable": "ask for less by kubernetes.resources.{role}, or for other nodes by kubernetes.pod",
+    "ErrImagePull": _PULL,
+    "ImagePullBackOff": _PULL,
+    "FailedCreate": "the namespace refuses such pods: see its quota and policies, and kubernetes.pod",
+    "DeletionByTaintManager": (
+        "its node {node} does not answer, and the pod is made again when that is back or removed; if the "
+        "machine is off: {kubectl} delete pod {pod} --force"
+    ),
+}
+"""What a user can do, by the reason for which a pod waits or was lost."""
 _PHASES = {
     "Pending": TaskState.PENDING,
     "Running": TaskState.RUNNING,
@@ -39,11 +52,19 @@ class PodView(msgspec.Struct, frozen=True):
     node: str | None = None
     exit_code: int | None = None
     message: str | None = None
+    memory: str | None = None
 
     @property
     def has_output(self) -> bool:
         """Whether its container has been started."""
         return self.state != TaskState.PENDING
+
+    def told(self, kubectl: str) -> str:
+        """Return the message, or the exit code, and what a user can do; `kubectl` begins a command."""
+        said = self.message or f"exit code {self.exit_code}"
+        remedy = _REMEDIES.get(said.partition(":")[0], "")
+        facts = {"role": self.task.role, "pod": self.name, "node": self.node, "memory": self.memory}
+        return f"{said}; {remedy.format(**facts, kubectl=kubectl)}" if remedy else said
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -53,7 +74,7 @@ class RunView(msgspec.Struct, frozen=True):
         pods: the oldest first.
         state: of the run; None: nothing of it is there.
         failed: the pod whose end was the run's, if it has failed.
-        message: why the run waits or has failed.
+        message: why the run waits or has ended.
     """
 
     pods: list[PodView] = msgspec.field(default_factory=list)
@@ -75,102 +96,80 @@ def view_of(objects: Iterable[Mapping[str, Any]], leader: TaskId) -> RunView:
     owners = [each for each in objects if each.get("kind") in ("Job", "JobSet")]
     if not owners and not pods:
         return RunView()
-    newest = {pod.task: pod for pod in pods}
-    failed_of = [owner for owner in owners if _decides(owner, leader) and _condition(owner, "Failed")]
-    if failed_of:
-        # The first pod that failed: of the roles whose Jobs have, or of any where a JobSet has.
-        roles = {_role(owner) for owner in failed_of}
-        lost = [pod for pod in pods if pod.state == TaskState.FAILED]
-        lost = [pod for pod in lost if None in roles or pod.task.role in roles]
-        failed = min(lost, key=lambda pod: pod.created, default=None)
-        return RunView(pods, RunState.FAILED, failed, _condition(failed_of[0], "Failed"))
-    for owner in owners:
-        if _decides(owner, leader, alone=True) and (
-            _condition(owner, "Complete") is not None or _condition(owner, "Completed") is not None
-        ):
-            return RunView(pods, RunState.SUCCEEDED)
+    said = {
+        (condition["type"], _role(owner)): condition
+        for owner in owners
+        for condition in owner.get("status", {}).get("conditions", ())
+        if condition.get("status") == "True"
+    }
+    whole = None if any(owner["kind"] == "JobSet" for owner in owners) else leader.role
+    late = [
+        each for (kind, _), each in said.items() if kind == "Failed" and each.get("reason") == OUT_OF_TIME
+    ]
+    if late:
+        return RunView(pods, RunState.STOPPED, message=_text(late[0]))
+    for role in dict.fromkeys((whole, whole and Role.PS)):  # the end of a JobSet, the leader or a server
+        if (condition := said.get(("Failed", role))) is not None:
+            lost = (pod for pod in pods if pod.state == TaskState.FAILED and role in (None, pod.task.role))
+            return RunView(pods, RunState.FAILED, next(lost, None), _text(condition))
+    if said.keys() & {("Complete", whole), ("Completed", whole)}:
+        return RunView(pods, RunState.SUCCEEDED)
     if any("deletionTimestamp" in owner["metadata"] for owner in owners):
         return RunView(pods, RunState.STOPPING)
-    waits = next((said for owner in owners if (said := _condition(owner, "Suspended"))), None)
-    led = newest.get(leader)
+    led = next((pod for pod in reversed(pods) if pod.task == leader), None)
     if led is not None and led.state == TaskState.RUNNING:
         return RunView(pods, RunState.RUNNING)
+    waits = next((_text(each) for (kind, _), each in said.items() if kind == "Suspended"), None)
     return RunView(pods, RunState.STARTING if pods else RunState.PENDING, message=waits)
+
+
+def _role(owner: Mapping[str, Any]) -> str | None:
+    """Return the role of a Job; None for a JobSet."""
+    labels = owner.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
+    role = labels.get(ROLE_LABEL)
+    return None if role is None else str(role)
+
+
+def _text(said: Mapping[str, Any]) -> str:
+    return ": ".join(str(said[key]) for key in ("reason", "message") if said.get(key))
 
 
 def _pod(found: Mapping[str, Any]) -> PodView | None:
     """Return a pod as a task; None for other objects, and for pods of others with our label."""
     if found.get("kind") != "Pod":
         return None
-    metadata, status = found["metadata"], found.get("status", {})
-    index = {**metadata.get("labels", {}), **metadata.get("annotations", {})}.get(INDEX_NOTE)
+    metadata, status, spec = found["metadata"], found.get("status", {}), found.get("spec", {})
+    labels = metadata.get("labels", {})
     try:
-        task = TaskId.parse(f"{metadata.get('labels', {}).get(ROLE_LABEL)}:{index}")
+        index = {**labels, **metadata.get("annotations", {})}.get(INDEX_NOTE)
+        task = TaskId.parse(f"{labels.get(ROLE_LABEL)}:{index}")
     except SpecError:
         return None
-    container: Mapping[str, Any] = next(
-        (each for each in status.get("containerStatuses", ()) if each["name"] == CONTAINER), {}
+    containers = status.get("containerStatuses", ())
+    now: dict[str, Any] = next(
+        (each.get("state", {}) for each in containers if each["name"] == CONTAINER), {}
     )
-    ended = container.get("state", {}).get("terminated")
-    exit_code = None if ended is None else ended.get("exitCode")
+    exit_code = now.get("terminated", {}).get("exitCode")
     state = _PHASES.get(status.get("phase", ""), TaskState.PENDING)
     if state == TaskState.FAILED and exit_code == NOTICED:
         state = TaskState.STOPPED
     elif state == TaskState.RUNNING and "deletionTimestamp" in metadata:
         state = TaskState.STOPPING
-    pod = PodView(
-        task,
-        metadata["name"],
-        metadata["uid"],
-        metadata.get("creationTimestamp", ""),
-        state,
-        found.get("spec", {}).get("nodeName"),
-        exit_code,
-        _why(status, container, ended),
-    )
+    conditions = {each.get("type"): each for each in status.get("conditions", ())}
+    scheduled = conditions.get("PodScheduled", {})
+    unscheduled = scheduled if scheduled.get("status") == "False" else {}
+    reasons = (status, now.get("waiting", {}), unscheduled, conditions.get("DisruptionTarget", {}))
+    why = [each for each in (*reasons, now.get("terminated", {})) if each.get("reason")]
+    message = next((_text(each) for each in why if each["reason"] not in ("Completed", "Error")), None)
+    limits = [each.get("resources", {}).get("limits", {}) for each in spec.get("containers", ())]
+    facts = (spec.get("nodeName"), exit_code, message, limits[0].get("memory") if limits else None)
+    created = metadata.get("creationTimestamp", "")
+    pod = PodView(task, metadata["name"], metadata["uid"], created, state, *facts)
     return msgspec.convert(msgspec.to_builtins(pod), PodView)
 
 
-def _why(
-    status: Mapping[str, Any], container: Mapping[str, Any], ended: Mapping[str, Any] | None
-) -> str | None:
-    if ended is not None:
-        reason = ended.get("reason")
-        return None if reason in (None, "Completed", "Error") else str(reason)
-    if waiting := container.get("state", {}).get("waiting"):
-        return ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
-    for condition in status.get("conditions", ()):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return ": ".join(str(condition[key]) for key in ("reason", "message") if condition.get(key))
-    return str(status["reason"]) if status.get("reason") else None
-
-
-def _condition(owner: Mapping[str, Any], kind: str) -> str | None:
-    """Return the message of a condition that holds; None: it does not hold."""
-    for condition in owner.get("status", {}).get("conditions", ()):
-        if condition.get("type") == kind and condition.get("status") == "True":
-            return str(condition.get("message") or condition.get("reason") or kind)
-    return None
-
-
-def _role(owner: Mapping[str, Any]) -> str | None:
-    labels = owner.get("spec", {}).get("template", {}).get("metadata", {}).get("labels", {})
-    role = labels.get(ROLE_LABEL)
-    return None if role is None else str(role)
-
-
-def _decides(owner: Mapping[str, Any], leader: TaskId, alone: bool = False) -> bool:
-    """Return whether the end of an owner is the run's: a JobSet, the leader's Job, a failed server's.
-
-    `alone`: whether its success alone decides.
-    """
-    if owner.get("kind") == "JobSet":
-        return True
-    if owner["metadata"].get("ownerReferences"):  # a Job of a JobSet
-        return False
-    return _role(owner) == leader.role or (not alone and _role(owner) == Role.PS)
-
-
+BESIDE = "service,configmap,secret,networkpolicy.networking.k8s.io"
+"""The kinds of objects beside those that own pods, and the disk."""
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""
 _SHOWN = 500
@@ -182,20 +181,26 @@ class Kubectl:
     """One run, as kubectl reaches it; a `RunError` says that kubectl is not there, or how it has failed."""
 
     def __init__(self, place: KubernetesPlace) -> None:
-        if shutil.which("kubectl") is None:
-            raise RunError(
-                "kubectl: no such command; install it, or apply what `dtrain plan --on kubernetes` prints "
-                "on a machine that has it"
-            )
         self.place = place
-        self._base = ["kubectl"]
-        self._base += ["--context", place.context] if place.context else []
-        self._base += ["--namespace", place.namespace] if place.namespace else []
         self._label = f"{RUN_LABEL}={place.name}"
 
     def apply(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Create or change objects; their text goes through a pipe, for it holds secrets."""
-        self._run(["apply", "-f", "-"], json_text(objects))
+        """Create the objects of a run, or leave nothing but its disk; all others go with the place's `owner`.
+
+        Their text goes through a pipe, for it holds secrets.
+        """
+        try:
+            self._run(["apply", "-f", "-"], manifests.json_text(objects))
+            uid = self._run(["get", self.place.owner, "-o", "jsonpath={.metadata.uid}"])
+            owned = manifests.owned(objects, self.place.owner, uid)
+            self._run(["apply", "-f", "-"], manifests.json_text(owned))
+        except RunError as refused:
+            left = "nothing of the run is left but its disk"
+            try:
+                self.delete(ANSWER_S)
+            except RunError as error:
+                left = f"what is there of it could not be removed: {error}"
+            raise RunError(f"{refused}; {left}") from None
 
     def view(self) -> RunView:
         kinds = "pods,jobs.batch" + (",jobsets.jobset.x-k8s.io" if self.place.jobset else "")
@@ -205,42 +210,42 @@ class Kubectl:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise RunError("kubectl get: expected objects in JSON, found something else") from None
 
-    def follow(self, pod: str, log: Path) -> subprocess.Popen[bytes]:
-        """Append the output of a pod to a file until the pod or the returned process ends."""
-        with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600), "wb") as file:
-            return self._logs(["-f", pod], stdout=file, stderr=subprocess.DEVNULL)
-
-    def output(self, pod: str, last: int | None, follow: bool) -> subprocess.Popen[bytes]:
-        words = [pod, *([f"--tail={last}"] if last is not None else []), *(["-f"] if follow else [])]
-        return self._logs(words, stdout=subprocess.PIPE)
-
-    def _logs(self, words: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
-        command = [*self._base, "logs", *words, "-c", CONTAINER]
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            process_group=0,  # Ctrl-C is the launcher's
-            **streams,
-        )
-
-    def report(self, pod: str) -> dict[str, Any] | None:
-        """Return what `dtrain status --json` prints in the leader's pod; None where it prints nothing."""
-        if self.place.directory is None:
-            return None
-        words = ["dtrain", "status", "--json", self.place.directory]
+    def refusal(self) -> str | None:
+        """Return why the cluster makes no pods for the run, if it says so to this user."""
+        words = ["get", "events", "--field-selector", "type=Warning,reason=FailedCreate", "-o", "json"]
         try:
-            found = json.loads(self._run(["exec", pod, "-c", CONTAINER, "--", *words]))
-        except (RunError, ValueError, RecursionError):
+            events = json.loads(self._run(words))["items"]
+            own = [each for each in events if each["involvedObject"]["name"].startswith(self.place.name)]
+            return _text(own[-1]) if own else None
+        except (RunError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
-        return found if isinstance(found, dict) else None
+
+    def show(self, pod: str, *options: str) -> subprocess.Popen[bytes]:
+        """Print the output of a pod as `kubectl logs` does, until the returned process ends or is killed."""
+        command = [*self.place.kubectl, "logs", pod, "-c", CONTAINER, *options]
+        # In a group of its own: Ctrl-C is the launcher's.
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
+
+    def last_lines(self, pod: str, count: int) -> list[str]:
+        try:
+            return self._run(["logs", pod, "-c", CONTAINER, f"--tail={count}"]).splitlines()
+        except RunError:
+            return []
+
+    def report(self, pod: str) -> dict[str, Any]:
+        """Return what `dtrain status --json` prints in the leader's pod; nothing where it prints nothing."""
+        words = ["exec", pod, "-c", CONTAINER, "--", "dtrain", "status", "--json", str(self.place.directory)]
+        try:
+            found = json.loads(self._run(words)) if self.place.directory else None
+        except (RunError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def suspend(self) -> None:
         """End the pods that still run and keep those that have ended, with their output."""
         if not self.place.jobset:  # a JobSet has ended its pods itself
-            patch = json.dumps({"spec": {"suspend": True}})
-            jobs = self._run(["get", "jobs.batch", "-l", self._label, "-o", "name"]).split()
-            for job in jobs:
-                self._run(["patch", job, "--type=merge", "-p", patch])
+            for job in self._run(["get", "jobs.batch", "-l", self._label, "-o", "name"]).split():
+                self._run(["patch", job, "--type=merge", "-p", '{"spec":{"suspend":true}}'])
 
     def delete(self, wait_s: float) -> None:
         """Stop all tasks in order and remove every object of the run but its disk.
@@ -248,23 +253,22 @@ class Kubectl:
         The names of the pods stay known until the last of them has ended.
         """
         kind = "jobsets.jobset.x-k8s.io" if self.place.jobset else "jobs.batch"
-        self._run(
-            ["delete", kind, "-l", self._label, "--cascade=foreground", f"--timeout={wait_s:.0f}s"],
-            within_s=wait_s + ANSWER_S,
-        )
-        self._run(["delete", "services,configmaps,secrets", "-l", self._label, "--wait=false"])
+        which = ["-l", self._label, "--ignore-not-found"]  # what has an owner goes while others are deleted
+        wait = ["--cascade=foreground", f"--timeout={wait_s:.0f}s"]
+        self._run(["delete", kind, *which, *wait], within_s=wait_s + ANSWER_S)
+        self._run(["delete", BESIDE, *which, "--wait=false"])
 
-    def _run(self, words: Sequence[str], text: str | None = None, within_s: float = ANSWER_S) -> str:
-        command = [*self._base, *words]
+    def _run(self, words: Sequence[str], text: str = "", within_s: float = ANSWER_S) -> str:
+        command = [*self.place.kubectl, *words]
         try:
             done = subprocess.run(
-                command,
-                input=None if text is None else text.encode(),
-                stdin=subprocess.DEVNULL if text is None else None,
-                capture_output=True,
-                timeout=within_s,
-                process_group=0,
+                command, input=text.encode(), capture_output=True, timeout=within_s, process_group=0
             )
+        except FileNotFoundError:
+            raise RunError(
+                "kubectl: no such command; install it, or apply what `dtrain plan --on kubernetes` prints "
+                "on a machine that has it"
+            ) from None
         except subprocess.TimeoutExpired:
             raise RunError(f"kubectl {words[0]}: no answer of the cluster within {within_s:g} s") from None
         if done.returncode != 0:

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dtrain.cluster import Role
@@ -18,6 +18,7 @@ from dtrain.config.choices import RestartPolicy, Success
 from dtrain.errors import SpecError
 from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.targets.kubernetes.run import (
+    FAREWELL_S,
     FILE,
     FOLDER,
     PORT,
@@ -27,6 +28,7 @@ from dtrain_cli.targets.kubernetes.run import (
     grace_s,
     task_spec,
     text_of,
+    wait_of,
 )
 
 SECRET_BYTES_MAX = 1_000_000
@@ -47,24 +49,34 @@ def manifests(run: KubernetesRun) -> list[dict[str, Any]]:
         objects.append(secret)
     if run.spec.kubernetes.volume.claim is None:
         objects.append(_claim(run))
-    objects += workloads(run)
-    if run.spec.kubernetes.namespace is not None:
-        for each in objects:
-            each["metadata"]["namespace"] = run.spec.kubernetes.namespace
-    return objects
+    return [*objects, _network_policy(run), *workloads(run)]
 
 
 def _object(
     run: KubernetesRun, kind: str, *, version: str = "v1", name: str | None = None, **fields: Any
 ) -> dict[str, Any]:
-    metadata = {"name": name or run.name, "labels": labels(run)}
+    metadata: dict[str, Any] = {"name": name or run.name, "labels": labels(run)}
+    if run.spec.kubernetes.namespace is not None:
+        metadata["namespace"] = run.spec.kubernetes.namespace
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+
+
+def owned(objects: Sequence[dict[str, Any]], owner: str, uid: str) -> list[dict[str, Any]]:
+    """Return the objects of a run that go with their owner (``job/NAME``, of this uid): all but the disk."""
+    named = {f"{each['kind'].lower()}/{each['metadata']['name']}": each for each in objects}
+    whole = named[owner]
+    reference = {"apiVersion": whole["apiVersion"], "kind": whole["kind"], "name": whole["metadata"]["name"]}
+    return [
+        {**each, "metadata": {**each["metadata"], "ownerReferences": [{**reference, "uid": uid}]}}
+        for each in objects
+        if each is not whole and each["kind"] != "PersistentVolumeClaim"
+    ]
 
 
 def _config_map(run: KubernetesRun) -> dict[str, Any]:
     data = {FILE: json.dumps(task_spec(run), indent=1, ensure_ascii=True) + "\n"}
     binary: dict[str, str] = {}
-    fields: dict[str, Any] = {"data": data}
+    fields: dict[str, Any] = {"immutable": True, "data": data}
     for path, key in run.code.keys.items():
         content = run.code.files[path]
         if (text := text_of(content)) is None:
@@ -88,15 +100,20 @@ def _secret(run: KubernetesRun) -> dict[str, Any]:
             f"the secrets and certificates of {len(run.certificates)} tasks have more bytes than a Secret "
             f"holds, {SECRET_BYTES_MAX}; expected fewer tasks, or security.tls: off"
         )
-    return _object(run, "Secret", type="Opaque", stringData=data)
+    return _object(run, "Secret", immutable=True, type="Opaque", stringData=data)
+
+
+def _network_policy(run: KubernetesRun) -> dict[str, Any]:
+    """Return the rule that the run's pods are reached by each other alone; its secret is the next door."""
+    own = {"matchLabels": labels(run)}
+    spec = {"podSelector": own, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": own}]}]}
+    return _object(run, "NetworkPolicy", version="networking.k8s.io/v1", spec=spec)
 
 
 def _claim(run: KubernetesRun) -> dict[str, Any]:
     volume = run.spec.kubernetes.volume
-    spec: dict[str, Any] = {
-        "accessModes": [volume.access],
-        "resources": {"requests": {"storage": volume.size}},
-    }
+    size = {"requests": {"storage": volume.size}}
+    spec: dict[str, Any] = {"accessModes": [volume.access], "resources": size}
     if volume.storage_class is not None:
         spec["storageClassName"] = volume.storage_class
     return _object(run, "PersistentVolumeClaim", spec=spec)
@@ -161,12 +178,8 @@ def workloads(run: KubernetesRun) -> list[dict[str, Any]]:
 
 def _service(run: KubernetesRun) -> dict[str, Any]:
     """Return the Service that gives the pods their names, from before they are ready."""
-    spec = {
-        "clusterIP": "None",
-        "publishNotReadyAddresses": True,
-        "selector": labels(run),
-        "ports": [{"name": "dtrain", "port": PORT}],
-    }
+    spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": labels(run)}
+    spec |= {"ports": [{"name": "dtrain", "port": PORT}]}
     return _object(run, "Service", spec=spec)
 
 
@@ -182,17 +195,19 @@ def _job(run: KubernetesRun, role: Role) -> dict[str, Any]:
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-                {"action": "FailIndex" if _may_be_lost(run, role) else "FailJob", "onExitCodes": exits},
+                {"action": "FailIndex" if may_be_lost(run, role) else "FailJob", "onExitCodes": exits},
             ]
         },
         "template": pod_template(run, role),
     }
-    if not _may_be_lost(run, role):
+    if not may_be_lost(run, role):
         job["maxFailedIndexes"] = 0
+    if run.timeout_s is not None:
+        job["activeDeadlineSeconds"] = math.ceil(run.timeout_s)
     return job
 
 
-def _may_be_lost(run: KubernetesRun, role: Role) -> bool:
+def may_be_lost(run: KubernetesRun, role: Role) -> bool:
     """Return whether the others go on without a task of the role: workers beside a chief that leads."""
     return role is Role.WORKER and run.leader is Role.CHIEF and not run.foreign
 
@@ -224,9 +239,12 @@ RUN_LABEL = "dtrain.dev/run"
 ROLE_LABEL = "dtrain.dev/role"
 SECRET_KEY = "secret"
 USER = 1000
-FAREWELL_S = 10
-"""From the end of the tasks' own grace to SIGKILL."""
 _NODE = "kubernetes.io/hostname"
+_LOST_NODE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+EVICTED_S = 30
+"""How long pods stay on a node that does not answer, after the 40 s that the cluster takes to say so; by
+default a cluster waits 300 s."""
+PROBE_S = 10
 
 
 def labels(run: KubernetesRun, role: Role | None = None) -> dict[str, str]:
@@ -235,28 +253,54 @@ def labels(run: KubernetesRun, role: Role | None = None) -> dict[str, str]:
 
 
 def pod_template(run: KubernetesRun, role: Role) -> dict[str, Any]:
+    user: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    # Else each mount would make the run directory writable for the group, which no run may be.
+    user |= {"fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"}}
+    leaves = {"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": EVICTED_S}
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": run.name,
         "terminationGracePeriodSeconds": math.ceil(grace_s(run.spec.wait)) + FAREWELL_S,
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            # Else each mount would make the run directory writable for the group, which no run may be.
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": user,
+        "tolerations": [{"key": key, **leaves} for key in _LOST_NODE],
         "containers": [_container(run, role)],
         "volumes": [volume for volume, _, _ in _mounted(run, role)],
     }
+    if role is Role.PS:  # the loss of a node should cost one server
+        apart = {"maxSkew": 1, "topologyKey": _NODE, "whenUnsatisfiable": "ScheduleAnyway"}
+        spec["topologySpreadConstraints"] = [{**apart, "labelSelector": {"matchLabels": labels(run, role)}}]
     if role is Role.EVALUATOR and reads_disk(run, role) and not run.spec.kubernetes.volume.shared:
         beside = {"labelSelector": {"matchLabels": labels(run, run.leader)}, "topologyKey": _NODE}
         spec["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [beside]}}
-    return {"metadata": {"labels": labels(run, role)}, "spec": spec}
+    pod = run.spec.kubernetes.pod
+    template = {"metadata": {"labels": labels(run, role)}, "spec": spec}
+    everywhere = {key: each for key, each in pod.items() if key in template}
+    return dict(merged(merged(template, everywhere), pod.get(role, {})))
+
+
+_NAMES = ("mountPath", "containerPort", "topologyKey", "key", "name")
+"""The field by which entries of a list are the same: of volumeMounts, ports, ..., and of all others."""
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """Return a value with a patch laid over it, as `kubectl patch` does by its strategic merge.
+
+    Mappings are merged, and lists whose entries have names; a null removes a key; all else is replaced.
+    """
+    if isinstance(base, dict) and isinstance(patch, dict):
+        laid = base | {key: merged(base.get(key, {}), each) for key, each in patch.items()}
+        return {key: each for key, each in laid.items() if each is not None}
+    if isinstance(base, list) and isinstance(patch, list):
+        entries = [*base, *patch]
+        for name in _NAMES:
+            if all(isinstance(each, dict) and name in each for each in entries):
+                found: dict[Any, Any] = {}
+                for each in entries:
+                    found[each[name]] = merged(found.get(each[name], {}), each)
+                return list(found.values())
+    return patch
 
 
 def reads_disk(run: KubernetesRun, role: Role) -> bool:
@@ -269,25 +313,22 @@ def reads_disk(run: KubernetesRun, role: Role) -> bool:
 def _container(run: KubernetesRun, role: Role) -> dict[str, Any]:
     kubernetes = run.spec.kubernetes
     resources = kubernetes.resources_of(role)
-    cpu = resources.cpu if isinstance(resources.cpu, str) else f"{resources.cpu:g}"
-    container: dict[str, Any] = {
-        "name": CONTAINER,
-        "image": kubernetes.image,
-        "command": ["dtrain"],
-        "args": _arguments(run, role),
-        "env": _environment(run, role),
-        "resources": {
-            "requests": {"cpu": cpu, "memory": resources.memory},
-            "limits": {"memory": resources.memory},
-        },
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [
-            {"name": volume["name"], "mountPath": path, **({"readOnly": True} if read_only else {})}
-            for volume, path, read_only in _mounted(run, role)
-        ],
-    }
+    container: dict[str, Any] = {"name": CONTAINER, "image": kubernetes.image, "command": ["dtrain"]}
+    container |= {"args": _arguments(run, role), "env": _environment(run, role)}
+    limits = {name: each for name, each in resources.items() if name != "cpu"}
+    container["resources"] = {"requests": resources, "limits": limits}
+    inside = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    container["securityContext"] = {**inside, "capabilities": {"drop": ["ALL"]}}
+    container["volumeMounts"] = [
+        {"name": volume["name"], "mountPath": path, **({"readOnly": True} if read_only else {})}
+        for volume, path, read_only in _mounted(run, role)
+    ]
     if role is not Role.EVALUATOR:
         container["ports"] = [{"name": "dtrain", "containerPort": PORT}]
+    if role is Role.PS and not run.foreign:  # other tasks listen where others need them, or never
+        tries = math.ceil(wait_of(run.spec)["start_s"] / PROBE_S)
+        probe = {"tcpSocket": {"port": PORT}, "periodSeconds": PROBE_S, "failureThreshold": tries}
+        container["startupProbe"] = probe
     return container
 
 
@@ -305,7 +346,7 @@ def _arguments(run: KubernetesRun, role: Role) -> list[str]:
 
 def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
     plain = {"DTRAIN_ROLE": role.value, "PYTHONUNBUFFERED": "1", "HOME": WORK}
-    cores = math.floor(run.spec.kubernetes.resources_of(role).cores)
+    cores = math.floor(run.spec.kubernetes.cores_of(role))
     threads = "1" if run.spec.training.deterministic else str(max(1, cores))
     plain |= limits_beside(run.spec.environment, threads)
     secret = {} if run.foreign else {"DTRAIN_SECRET": SECRET_KEY}
@@ -322,9 +363,14 @@ def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
 def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, bool]]:
     """Return the volumes of a role's pods, each with its path and whether it is only read."""
     spec = {"name": run.name, "items": [{"key": FILE, "path": FILE}]}
+    resources = run.spec.kubernetes.resources_of(role)
+    disk = {"sizeLimit": resources["ephemeral-storage"]}
+    memory = {"medium": "Memory", "sizeLimit": resources["memory"]}
     mounted: list[tuple[dict[str, Any], str, bool]] = [
         ({"name": "spec", "configMap": spec}, FOLDER, True),
-        ({"name": "work", "emptyDir": {}}, WORK, False),
+        ({"name": "work", "emptyDir": disk}, WORK, False),
+        ({"name": "tmp", "emptyDir": disk}, "/tmp", False),
+        ({"name": "shm", "emptyDir": memory}, "/dev/shm", False),
     ]
     if run.code.files:
         items = [{"key": key, "path": path} for path, key in run.code.keys.items()]

@@ -4,6 +4,7 @@ The files of a program are in a ConfigMap, whose keys know no folders.
 """
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,6 +121,7 @@ class KubernetesRun:
             and a foreign command.
         secret: the run's; None: a Secret of the cluster has it, and the values of the spec's `secrets`.
         certificates: a certificate for each task by its `task_name`; none: no TLS.
+        timeout_s: after which the cluster ends the run; None for never.
     """
 
     name: str
@@ -129,6 +131,7 @@ class KubernetesRun:
     secret: str | None = field(default=None, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     certificates: Mapping[str, TlsMaterial] = field(default_factory=dict, repr=False)
+    timeout_s: float | None = None
 
     @property
     def foreign(self) -> bool:
@@ -142,6 +145,10 @@ class KubernetesRun:
     @property
     def roles(self) -> list[Role]:
         return [role for role in START_ORDER if self.spec.cluster.count(role)]
+
+    @property
+    def tasks(self) -> list[TaskId]:
+        return [TaskId(role, index) for role in self.roles for index in range(self.spec.cluster.count(role))]
 
     @property
     def leader(self) -> Role:
@@ -195,8 +202,10 @@ class KubernetesPlace(msgspec.Struct, frozen=True):
     Attributes:
         engine: that owns the tasks. Records of other engines lie in the same file and have other fields.
         context: of kubectl, as `namespace`; None: its current one.
+        owner: the object with which all others go, such as ``job/NAME``.
         directory: the run directory in the leader's pod; None for a foreign command.
         stop_s: how long its tasks may take to stop.
+        claim: its disk, if it was made for the run: nothing but a user removes it.
     """
 
     engine: On
@@ -204,16 +213,30 @@ class KubernetesPlace(msgspec.Struct, frozen=True):
     context: str | None = None
     namespace: str | None = None
     jobset: bool = False
+    owner: str = ""
     leader: str = ""
     directory: str | None = None
     stop_s: float = 0.0
+    claim: str | None = None
 
     @property
     def leading(self) -> TaskId:
         return TaskId.parse(self.leader)
 
+    @property
+    def kubectl(self) -> list[str]:
+        """The beginning of a command line that reaches the run."""
+        context = ["--context", self.context] if self.context else []
+        return ["kubectl", *context, *(["--namespace", self.namespace] if self.namespace else [])]
 
-def place_of(run: KubernetesRun, stop_s: float) -> KubernetesPlace:
+    @property
+    def what_stays(self) -> str:
+        """The end of a sentence: the disk that is left when the run's objects are gone, and its removal."""
+        line = shlex.join([*self.kubectl, "delete", "pvc", self.claim or ""])
+        return f"; its disk stays with the checkpoints, until you give: {line}" if self.claim else ""
+
+
+def place_of(run: KubernetesRun) -> KubernetesPlace:
     kubernetes = run.spec.kubernetes
     directory = run.run_directory if run.leader is Role.CHIEF else f"{run.run_directory}/{run.leader}-0"
     return KubernetesPlace(
@@ -222,9 +245,11 @@ def place_of(run: KubernetesRun, stop_s: float) -> KubernetesPlace:
         kubernetes.context,
         kubernetes.namespace,
         run.jobset,
+        f"jobset/{run.name}" if run.jobset else f"job/{run.job_name(run.leader)}",
         str(TaskId(run.leader, 0)),
         None if run.foreign else directory,
-        stop_s,
+        grace_s(run.spec.wait) + FAREWELL_S,
+        None if kubernetes.volume.claim else run.volume_name,
     )
 
 
@@ -240,8 +265,11 @@ def read_place(files: RunFiles) -> KubernetesPlace | None:
 FILE = "spec.json"
 FOLDER = "/etc/dtrain/spec"
 TLS_FOLDER = "/etc/dtrain/tls"
-WAIT_S = {"start_s": 600.0, "server_s": 300.0, "leader_s": 300.0}
-"""The time for nodes to come, where the spec says nothing: a cluster takes minutes to get one."""
+WAIT_S = {"start_s": 600.0, "server_s": 600.0, "leader_s": 600.0}
+"""The patience where the spec says nothing. A cluster takes minutes to get a node, and to give up a lost one
+70 s, the pods' grace, and the time until somebody says that the machine is off."""
+FAREWELL_S = 10
+"""From the end of the tasks' own grace to SIGKILL."""
 
 
 def task_spec(run: KubernetesRun) -> dict[str, Any]:
