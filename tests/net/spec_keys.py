@@ -57,7 +57,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 """What else a spec says where a key has no use without it."""
 TRIED: dict[str, tuple[Any, ...]] = {
     "name": ("a" * 100, "a" * 101, "-a", "a b"),
-    "on": ("local", "ssh", "slurm", "kubernetes"),
+    "on": ("local", "ssh", "slurm", "kubernetes", "trainer", "skypilot", "ray"),
     "success": ("leader", "all_workers"),
     "environment": ({"A": "1"}, {"TF_CONFIG": "1"}, {"a b": "1"}),
     "secrets": (["A"], ["a b"]),

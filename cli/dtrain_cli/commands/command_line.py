@@ -268,7 +268,7 @@ def _is_spec(word: str) -> bool:
 
 
 RUNS_DIR_HELP = "Where runs are kept (default: DTRAIN_RUNS_DIR, else ~/.local/state/dtrain/runs)."
-ENGINES = ("local", "ssh", "slurm", "kubernetes")
+ENGINES = ("local", "ssh", "slurm", "kubernetes", "trainer", "skypilot", "ray")
 """The words of `dtrain.config.choices.On`, whose room this one does not import for every command."""
 DIRECTORY = click.Path(path_type=Path, file_okay=False)
 

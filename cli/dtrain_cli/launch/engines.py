@@ -27,6 +27,9 @@ COMMANDS: Mapping[On, Mapping[str, str]] = {
     On.SSH: {"launch": "on_hosts:launch_by_ssh", "plan": "on_hosts:plan"},
     On.KUBERNETES: {"launch": "kubernetes.launching:launch", "plan": "kubernetes.planning:plan"},
     On.SLURM: {"launch": "slurm:launch", "plan": "slurm:plan"},
+    On.TRAINER: {"plan": "kubernetes.planning:plan_runtime"},
+    On.SKYPILOT: {"plan": "elsewhere:plan_skypilot"},
+    On.RAY: {"plan": "elsewhere:plan_ray"},
 }
 """`module:function` that carries out a command on an engine, (`LaunchOptions`) -> exit code."""
 _SAYS_ON = re.compile(rb"""(?:^|[\s{,])["']?on["']?\s*[:=]""")

@@ -231,14 +231,17 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
                 yield (key,), text
         case On.SLURM if spec.slurm.servers is not None and spec.hosts:
             yield ("slurm", "servers"), "a job whose nodes `hosts` names has one part; leave one of them out"
-        case On.KUBERNETES:
+        case On.KUBERNETES | On.TRAINER:
             yield from (*run.problems(spec), *password_problems(spec))
-    if spec.on is not On.KUBERNETES or spec.kubernetes.secret is None:
+        case On.SKYPILOT | On.RAY:
+            yield from (*run.address_problems(spec), *password_problems(spec))
+    if spec.on not in (On.KUBERNETES, On.TRAINER) or spec.kubernetes.secret is None:
         yield from _secrets(spec, environment)
 
 
 def _secrets(spec: RunSpec, environment: Mapping[str, str]) -> Iterator[Problem]:
-    if reason := missing_secrets(spec.secrets, environment):
+    later = spec.on in (On.SKYPILOT, On.RAY)
+    if not later and (reason := missing_secrets(spec.secrets, environment)):
         instead = "; or name a Secret that has them: kubernetes.secret" if spec.on is On.KUBERNETES else ""
         yield ("secrets",), f"{reason.removeprefix('secrets: ')}{instead}"
     try:

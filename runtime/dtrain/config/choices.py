@@ -6,7 +6,7 @@ either.
 
 from enum import StrEnum
 
-On = StrEnum("On", "LOCAL SSH SLURM KUBERNETES")
+On = StrEnum("On", "LOCAL SSH SLURM KUBERNETES TRAINER SKYPILOT RAY")
 Success = StrEnum("Success", "LEADER ALL_WORKERS")
 RestartPolicy = StrEnum("RestartPolicy", "NEVER ON_FAILURE ALWAYS")
 TlsMode = StrEnum("TlsMode", "AUTO OFF REQUIRED")

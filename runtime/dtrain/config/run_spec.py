@@ -63,7 +63,7 @@ _USED_BY: dict[str, tuple[On, ...]] = {
     **dict.fromkeys(("hosts", "place", "python", "network"), _ON_HOSTS),
     "code": (*_ON_HOSTS, On.KUBERNETES),
     "slurm": (On.SLURM,),
-    "kubernetes": (On.KUBERNETES,),
+    "kubernetes": (On.KUBERNETES, On.TRAINER),
 }
 """The keys that mean something to some engines alone, and those."""
 

@@ -1,11 +1,13 @@
 """`dtrain plan --on kubernetes`: everything that a run there needs from this machine, and its manifests."""
 
+import json
 import os
 import secrets
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -26,10 +28,13 @@ from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.kubernetes.manifests import (
     KEPT_S,
+    NAME_OF_JOB,
     RUN_LABEL,
+    TRAINER_API,
     json_text,
     manifests,
     reads_disk,
+    training_runtime,
     yaml_text,
 )
 from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name
@@ -42,6 +47,20 @@ def plan(options: LaunchOptions) -> int:
     click.echo(json_text(objects) if options.json else yaml_text(objects), nl=False)
     for line in about(run):
         click.echo(line, err=True)
+    return 0
+
+
+def plan_runtime(options: LaunchOptions) -> int:
+    """Print the runtime of which Kubeflow Trainer makes runs like this one, and how one is started."""
+    run = gather(options, os.environ, NAME_OF_JOB)
+    text = json_text if options.json else yaml_text
+    click.echo(text([training_runtime(run)]), nl=False)
+    job: dict[str, Any] = {"apiVersion": TRAINER_API, "kind": "TrainJob"}
+    job |= {
+        "metadata": {"generateName": f"{run.spec.name}-"},
+        "spec": {"runtimeRef": {"name": run.spec.name}},
+    }
+    click.echo(f"each run is a TrainJob, by kubectl create -f FILE: {json.dumps(job)}", err=True)
     return 0
 
 

@@ -26,6 +26,7 @@ from dtrain_cli.targets.kubernetes.run import (
     TLS_FOLDER,
     KubernetesRun,
     grace_s,
+    options_of,
     task_spec,
     text_of,
     wait_of,
@@ -387,3 +388,42 @@ def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, 
         claim = {"persistentVolumeClaim": {"claimName": run.volume_name}}
         mounted.append(({"name": "runs", **claim}, RUNS, False))
     return mounted
+
+
+NAME_OF_JOB = "$(TRAINJOB)"
+"""The name of a run of which only the pods learn it, by the label of their JobSet."""
+TRAINER_API = "trainer.kubeflow.org/v1alpha1"
+_STEP = "trainer.kubeflow.org/trainjob-ancestor-step"
+
+
+def training_runtime(run: KubernetesRun) -> dict[str, Any]:
+    """Return the runtime of which Kubeflow Trainer makes runs: as a JobSet, named `NAME_OF_JOB`.
+
+    Its API wants the pods that count as nodes in a container ``node`` of a Job with a label. Source: "Runtime
+    Guide" and "Job Template" in the documentation of Kubeflow Trainer v2.
+    """
+    said = {"fieldRef": {"fieldPath": "metadata.labels['jobset.sigs.k8s.io/jobset-name']"}}
+    tasks = task_spec(run)["cluster"]
+    cluster = [f"--set=cluster.{role}={json.dumps(tasks.get(role, 0))}" for role in Role]
+    nodes = Role.WORKER if Role.WORKER in run.roles else run.leader
+    jobset = {**_jobset(run), "network": {"publishNotReadyAddresses": True}}
+    for part in jobset["replicatedJobs"]:
+        template = part["template"]["spec"]["template"]
+        pod, container = template["spec"], template["spec"]["containers"][0]
+        template["metadata"]["labels"].pop(RUN_LABEL)
+        for name in ("subdomain", "topologySpreadConstraints", "affinity"):
+            pod.pop(name, None)
+        pod["volumes"] = [each for each in pod["volumes"] if each["name"] != "spec"]
+        container["volumeMounts"] = [each for each in container["volumeMounts"] if each["name"] != "spec"]
+        container["args"][1:3] = [*cluster, *options_of(run.spec)]
+        container["env"] = [{"name": "TRAINJOB", "valueFrom": said}, *container["env"]]
+        if part["name"] == nodes:
+            part["template"]["metadata"] = {"labels": {_STEP: "trainer"}}
+            part["template"]["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] = "node"
+            container["name"] = "node"
+    return {
+        "apiVersion": TRAINER_API,
+        "kind": "ClusterTrainingRuntime",
+        "metadata": {"name": run.spec.name},
+        "spec": {"mlPolicy": {"numNodes": run.spec.cluster.count(nodes)}, "template": {"spec": jobset}},
+    }

@@ -3,6 +3,7 @@
 The files of a program are in a ConfigMap, whose keys know no folders.
 """
 
+import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,12 +32,12 @@ def problems(spec: RunSpec) -> Iterator[Problem]:
                 "imports: image: registry/team/dtrain:1, or --set kubernetes.image=..."
             ),
         )
-    for role in Role:
-        if not isinstance(getattr(spec.cluster, role), int):
-            yield (
-                ("cluster", role.value),
-                "expected a count: the cluster places the tasks itself and gives them addresses",
-            )
+    for name, given in (("code_in", kubernetes.code_in), ("secret", kubernetes.secret)):
+        if spec.on is On.TRAINER and given is None:
+            yield ("kubernetes", name), "expected it: a runtime is for many runs, and holds neither of theirs"
+    if spec.on is On.TRAINER and kubernetes.volume.claim is None:
+        yield ("kubernetes", "volume", "claim"), "expected the name of a disk that each namespace has"
+    yield from address_problems(spec)
     for name in ("kill", "pause"):
         if getattr(spec.simulate, name):
             yield ("simulate", name), "only a launcher does this; `kubectl delete pod` is its like there"
@@ -49,6 +50,12 @@ def problems(spec: RunSpec) -> Iterator[Problem]:
         )
     if spec.secrets and kubernetes.secret is None and "secret" in spec.secrets:
         yield ("secrets",), "the name `secret` is taken in the run's Secret; expected another name"
+
+
+def address_problems(spec: RunSpec) -> Iterator[Problem]:
+    for role in Role:
+        if not isinstance(getattr(spec.cluster, role), int):
+            yield ("cluster", role.value), f"expected a count: `on: {spec.on}` gives the tasks addresses"
 
 
 LIMIT_BYTES = 900_000
@@ -140,7 +147,8 @@ class KubernetesRun:
     @property
     def jobset(self) -> bool:
         """Whether the tasks are one JobSet; a foreign command's servers never end by themselves."""
-        return self.spec.kubernetes.as_jobset(self.foreign and self.spec.cluster.count(Role.PS) > 0)
+        needs_end = self.foreign and self.spec.cluster.count(Role.PS) > 0
+        return self.spec.on is On.TRAINER or self.spec.kubernetes.as_jobset(needs_end)
 
     @property
     def roles(self) -> list[Role]:
@@ -287,6 +295,17 @@ def task_spec(run: KubernetesRun) -> dict[str, Any]:
         files = {"ca_file": f"{TLS_FOLDER}/ca.crt", "cert_file": f"{task}.crt", "key_file": f"{task}.key"}
         written["security"] = {"tls": TlsMode.REQUIRED.value, **files}
     return written
+
+
+def options_of(spec: RunSpec) -> list[str]:
+    """Return the options of `dtrain task` that hold a spec but its cluster: there is no file for it."""
+    settings = set_sections(spec, ("checkpoint", "success", "trace", "simulate"))
+    settings |= {"name": spec.name, "wait": wait_of(spec)}
+    if training := spec.said.get("training"):
+        settings["training"] = training
+    if spec.security.insecure:
+        settings["security"] = {"insecure": True}
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
 
 
 def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
