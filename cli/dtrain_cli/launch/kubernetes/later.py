@@ -17,13 +17,6 @@ from dtrain_cli.runs.report import build_report, is_alive
 from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, RunView
 from dtrain_cli.targets.kubernetes.run import KubernetesPlace, read_place
 
-_OF_RUN = ("global_step", "max_steps", "rolled_back_steps", "evaluation", "stalled")
-_OF_TASK = (
-    *("step", "loss", "examples_per_s", "staleness_mean", "stale_gradients", "bytes_sent", "bytes_received"),
-    *("cpu_percent", "memory_bytes", "heartbeat_age_s", "waiting_for", "busy_with", "leads", "stalled_s"),
-)
-"""The fields that the leader's own report knows better than the cluster."""
-
 
 def report_there(run: KnownRun, place: KubernetesPlace) -> dict[str, Any]:
     """Return the present report of a run, as `read_report` does; its record here is brought up to date."""
@@ -65,14 +58,13 @@ def note_view(record: RunRecord, view: RunView) -> None:
 
 
 def _lay_over(report: dict[str, Any], leaders: Mapping[str, Any]) -> None:
-    """Take over what the leader's report says of steps and speed; it is another machine's word."""
-    report |= {name: leaders[name] for name in _OF_RUN if leaders.get(name) is not None}
+    """Take over from the leader's report what nothing is known of here; it is another machine's word."""
     rows = leaders.get("tasks")
     sound = [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
     by_name = {str(each.get("task")): each for each in sound}
-    for task in report["tasks"]:
-        more = by_name.get(task["task"], {})
-        task |= {name: more[name] for name in _OF_TASK if more.get(name) is not None}
+    for known in (report, *report["tasks"]):
+        more = leaders if known is report else by_name.get(known["task"], {})
+        known |= {name: more[name] for name in known.keys() & more.keys() if not known[name]}
 
 
 def stop_there(run: KnownRun, place: KubernetesPlace) -> RunState:

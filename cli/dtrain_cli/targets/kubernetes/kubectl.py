@@ -172,6 +172,8 @@ BESIDE = "service,configmap,secret,networkpolicy.networking.k8s.io"
 """The kinds of objects beside those that own pods, and the disk."""
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""
+_ODD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading an answer raises that is no JSON, or has another form."""
 _SHOWN = 500
 _LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
 """A log line of a library, ``E1123 01:06:42.5 ...``: the cause of a failure is in kubectl's own last line."""
@@ -207,7 +209,7 @@ class Kubectl:
         answer = self._run(["get", kinds, "-l", self._label, "-o", "json"])
         try:
             return view_of(json.loads(answer)["items"], self.place.leading)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except _ODD:
             raise RunError("kubectl get: expected objects in JSON, found something else") from None
 
     def refusal(self) -> str | None:
@@ -217,7 +219,7 @@ class Kubectl:
             events = json.loads(self._run(words))["items"]
             own = [each for each in events if each["involvedObject"]["name"].startswith(self.place.name)]
             return _text(own[-1]) if own else None
-        except (RunError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (RunError, *_ODD):
             return None
 
     def show(self, pod: str, *options: str) -> subprocess.Popen[bytes]:

@@ -124,35 +124,26 @@ def yaml_text(objects: Iterable[dict[str, Any]]) -> str:
     """Return objects as YAML documents; texts of several lines stand as they are, to be read."""
     from ruamel.yaml import YAML
 
-    writer = YAML()
-    writer.width = _WIDTH
-    writer.indent(mapping=2, sequence=4, offset=2)
+    def scalar(writer: Any, text: str) -> Any:
+        style = "|" if "\n" in text and text_of(text.encode()) is not None else _quoted(text)
+        return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.width, writer.default_flow_style = _WIDTH, None  # what holds no lists or mappings is on one line
+    writer.sort_base_mapping_type_on_output = False
+    writer.representer.add_representer(str, scalar)
+    writer.representer.ignore_aliases = lambda _: True
     stream = io.StringIO()
-    writer.dump_all([_readable(each) for each in objects], stream)
+    writer.dump_all(objects, stream)
     return stream.getvalue()
+
+
+def _quoted(text: str) -> str | None:
+    return None if _PLAIN.fullmatch(text) and text.lower() not in _WORDS else '"'
 
 
 def json_text(objects: Iterable[dict[str, Any]]) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)}, indent=2) + "\n"
-
-
-def _readable(value: Any) -> Any:
-    """Return a value whose texts of several lines become blocks, and lists of numbers one line."""
-    from ruamel.yaml.comments import CommentedSeq
-    from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString
-
-    if isinstance(value, dict):
-        return {_readable(key): _readable(each) for key, each in value.items()}
-    if isinstance(value, list):
-        items = CommentedSeq([_readable(each) for each in value])
-        if value and all(isinstance(each, int) for each in value):
-            items.fa.set_flow_style()
-        return items
-    if isinstance(value, str) and "\n" in value and text_of(value.encode()) is not None:
-        return LiteralScalarString(value)
-    if isinstance(value, str) and (not _PLAIN.fullmatch(value) or value.lower() in _WORDS):
-        return DoubleQuotedScalarString(value)
-    return value
 
 
 PERMANENT = (*range(1, 128), 255)
