@@ -320,14 +320,14 @@ class Journal:
 
     def __init__(self, files: RunFiles, record: RunRecord, warn: Callable[[str], None]) -> None:
         self.record = record
-        self._files = files
+        self.files = files
         self._warn = warn
         self._saved = ""
         self._warned = False
 
     def event(self, kind: str, **facts: Any) -> None:
         try:
-            append_event(self._files, kind, **facts)
+            append_event(self.files, kind, **facts)
         except OSError as error:
             self._complain(error)
 
@@ -344,8 +344,8 @@ class Journal:
         if (text := repr(self.record)) == self._saved:
             return
         try:
-            write = self._files.write_last_words if self.record.ended else write_record
-            write(self._files.run, self.record)
+            write = self.files.write_last_words if self.record.ended else write_record
+            write(self.files.run, self.record)
             self._saved = text
         except OSError as error:
             self._complain(error)
@@ -354,6 +354,6 @@ class Journal:
         if not self._warned:
             self._warned = True
             self._warn(
-                f"cannot write to {self._files.directory}: {error.strerror}; the run continues without its "
+                f"cannot write to {self.files.directory}: {error.strerror}; the run continues without its "
                 "journal"
             )

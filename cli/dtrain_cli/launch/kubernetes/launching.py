@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass, field
 from datetime import datetime
 
 import msgspec
@@ -53,54 +54,48 @@ class Ending(msgspec.Struct, frozen=True):
     failed: PodView | None = None
 
 
+@dataclass
 class RunFollower:
     """One run that is followed: kubectl shows what its pods print, and here is said what becomes of them."""
 
-    def __init__(
-        self,
-        run: KubernetesRun,
-        kubectl: Kubectl,
-        signals: SignalInbox,
-        journal: Journal,
-        console: RunConsole,
-    ) -> None:
-        needed = [role for role in run.roles if not may_be_lost(run, role)]
-        self._awaited = {task for task in run.tasks if task.role in needed}
-        self._start_s = wait_of(run.spec)["start_s"]
-        self._kubectl = kubectl
-        self._signals = signals
-        self._journal = journal
-        self._console = console
-        self._shown: dict[str, subprocess.Popen[bytes]] = {}
-        self._told: set[str] = set()
-        self._began_s = time.monotonic()
-        self._succeeded_s: float | None = None
+    launched: KubernetesRun
+    kubectl: Kubectl
+    signals: SignalInbox
+    journal: Journal
+    console: RunConsole
+    _shown: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _told: set[str] = field(default_factory=set)
+    _began_s: float = field(default_factory=time.monotonic)
+    _succeeded_s: float | None = None
+
+    def __post_init__(self) -> None:
+        self._awaited = {task for task in self.launched.tasks if not may_be_lost(self.launched, task.role)}
 
     def run(self) -> Ending:
         """Follow until the end; Ctrl-C asks whether to leave the run or to cancel it."""
         look_s = 0.0
         while True:
-            for number in self._signals.read():
+            for number in self.signals.read():
                 if number in STOP_SIGNALS:
-                    say, pump = self._console.say, self._console.pump
+                    say, pump = self.console.say, self.console.pump
                     asks = number == signal.SIGINT
-                    cancel = asks and asked_to_cancel("the run", self._signals, say, pump)
+                    cancel = asks and asked_to_cancel("the run", self.signals, say, pump)
                     return Ending(RunState.STOPPED if cancel else None, 128 + number, remove=cancel)
             if time.monotonic() >= look_s:
                 look_s = time.monotonic() + LOOK_EVERY_S
                 try:
-                    view = self._kubectl.view()
+                    view = self.kubectl.view()
                 except RunError as error:
                     self._tell(f"{error}; the run goes on there, and this command tries again")
                 else:
                     if (ending := self._look(view, time.monotonic())) is not None:
                         return ending
-            self._console.pump()
-            select.select([self._signals], [], [], TURN_S)
+            self.console.pump()
+            select.select([self.signals], [], [], TURN_S)
 
     def _look(self, view: RunView, now_s: float) -> Ending | None:
-        note_view(self._journal.record, view)
-        self._journal.save()
+        note_view(self.journal.record, view)
+        self.journal.save()
         if view.message and view.state in LIVE_RUN_STATES:
             self._tell(f"the run waits: {view.message}")
             self._began_s = now_s
@@ -108,15 +103,15 @@ class RunFollower:
             self._tell_of(pod, view)
             living = sum(each.poll() is None for each in self._shown.values())
             if pod.has_output and pod.uid not in self._shown and living < FOLLOWED_MAX:
-                self._shown[pod.uid] = self._kubectl.show(pod.name, "-f", "--prefix")
+                self._shown[pod.uid] = self.kubectl.show(pod.name, "-f", "--prefix")
         self._awaited -= {pod.task for pod in view.pods if pod.has_output}
-        if self._awaited - view.newest.keys() and (refusal := self._kubectl.refusal()):
+        if self._awaited - view.newest.keys() and (refusal := self.kubectl.refusal()):
             no_pod = PodView(min(self._awaited - view.newest.keys()), "", "", "", TaskState.PENDING)
             self._tell_of(msgspec.structs.replace(no_pod, message=refusal), view)
         return self._ending(view, now_s)
 
     def _tell_of(self, pod: PodView, view: RunView) -> None:
-        what = pod.told(" ".join(self._kubectl.place.kubectl))
+        what = pod.told(" ".join(self.kubectl.place.kubectl))
         if pod.state == TaskState.PENDING:
             if view.restarts(pod.task):
                 self._tell(f"{pod.task} is made again: {pod.name}")
@@ -130,7 +125,7 @@ class RunFollower:
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            self._console.say(text)
+            self.console.say(text)
 
     def _ending(self, view: RunView, now_s: float) -> Ending | None:
         if view.state is None:
@@ -145,8 +140,8 @@ class RunFollower:
             over = all(pod.state in ENDED for pod in view.newest.values())
             if over or now_s - self._succeeded_s > LAST_TASKS_S:
                 return Ending(view.state, 0)
-        elif self._awaited and now_s - self._began_s > self._start_s:
-            why = f"{min(self._awaited)} has not started within {self._start_s:g} s (wait.start_s)"
+        elif self._awaited and now_s - self._began_s > (start_s := wait_of(self.launched.spec)["start_s"]):
+            why = f"{min(self._awaited)} has not started within {start_s:g} s (wait.start_s)"
             return Ending(RunState.FAILED, 1, why, remove=True)
         return None
 
@@ -211,8 +206,25 @@ def launch(options: LaunchOptions) -> int:
             follower.close(DRAIN_S if ending.state else 0.0)
             if ending.state == RunState.FAILED and not ending.remove:
                 kubectl.suspend()
-        _report(options, kubectl, files, journal, console, ending)
+        _report(options, kubectl, journal, console, ending)
         return ending.exit_code
+
+
+def _report(
+    options: LaunchOptions, kubectl: Kubectl, journal: Journal, console: RunConsole, ending: Ending
+) -> None:
+    state, run_id = ending.state, journal.record.run
+    last_word = f"run {run_id} goes on in the cluster; look at it with `dtrain status {run_id}` and "
+    last_word += f"`dtrain logs -f {run_id}`, end it with `dtrain stop {run_id}`"
+    failure = _failure(kubectl, ending) if state == RunState.FAILED else None
+    if state is not None:
+        why = f": {ending.message}" if ending.message else ""
+        last_word = f"run {run_id} has {state}{why}{kubectl.place.what_stays}"
+        journal.end(state, ending.exit_code, failure)
+        journal.save()
+    report = msgspec.json.encode(read_report(journal.files.directory)).decode() if options.json else None
+    way_on = f"resume with  {options.line_to_resume(run_id)}" if state == RunState.STOPPED else None
+    console.finish(failure, last_word, report, way_on)
 
 
 def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
@@ -226,30 +238,6 @@ def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
         host=socket.gethostname(),
         tasks=[TaskRecord(str(task), address=addresses.address(task)) for task in run.tasks],
     )
-
-
-def _report(
-    options: LaunchOptions,
-    kubectl: Kubectl,
-    files: RunFiles,
-    journal: Journal,
-    console: RunConsole,
-    ending: Ending,
-) -> None:
-    state, run_id = ending.state, files.directory.name
-    failure = _failure(kubectl, ending) if state == RunState.FAILED else None
-    last_word = (
-        f"run {run_id} goes on in the cluster; look at it with `dtrain status {run_id}` and `dtrain logs -f "
-        f"{run_id}`, end it with `dtrain stop {run_id}`"
-    )
-    if state is not None:
-        why = f": {ending.message}" if ending.message else ""
-        last_word = f"run {run_id} has {state}{why}{kubectl.place.what_stays}"
-        journal.end(state, ending.exit_code, failure)
-        journal.save()
-    report = msgspec.json.encode(read_report(files.directory)).decode() if options.json else None
-    way_on = f"resume with  {options.line_to_resume(run_id)}" if state == RunState.STOPPED else None
-    console.finish(failure, last_word, report, way_on)
 
 
 def _failure(kubectl: Kubectl, ending: Ending) -> FailureRecord:
