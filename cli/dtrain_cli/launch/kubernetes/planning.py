@@ -37,7 +37,7 @@ from dtrain_cli.targets.kubernetes.manifests import (
     training_runtime,
     yaml_text,
 )
-from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name
+from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name, place_of
 
 
 def plan(options: LaunchOptions) -> int:
@@ -87,7 +87,7 @@ def about(run: KubernetesRun) -> Iterator[str]:
         yield "  cluster by kubernetes.secret"
     if run.foreign and run.spec.cluster.count(Role.PS) and not run.jobset:
         yield f"  the Job {run.job_name(Role.PS)} never ends by itself: delete it when the leader has ended"
-    kubectl = "kubectl" + (f" -n {kubernetes.namespace}" if kubernetes.namespace else "")
+    kubectl = " ".join(place_of(run).kubectl)
     yield "start it:     kubectl apply -f FILE"
     yield f"follow it:    {kubectl} logs -f --pod-running-timeout=10m job/{run.job_name(run.leader)}"
     kinds = "jobset" if run.jobset else "job,service"
@@ -127,12 +127,8 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
     secret = None if run.foreign else secret_in_file(spec.security) or new_secret()
     values = {name: environment[name] for name in spec.secrets}
     check_texts(code.files, [*([secret] if secret else []), *values.values()])
-    return replace(
-        run,
-        secret=secret,
-        secrets=values,
-        certificates={} if run.foreign else _certificates(spec, run.addresses),
-    )
+    certificates = {} if run.foreign else _certificates(spec, run.addresses)
+    return replace(run, secret=secret, secrets=values, certificates=certificates)
 
 
 def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:

@@ -205,17 +205,11 @@ def may_be_lost(run: KubernetesRun, role: Role) -> bool:
 
 
 def _jobset(run: KubernetesRun) -> dict[str, Any]:
-    waited_for = [run.leader]
-    if Role.EVALUATOR in run.roles and not run.foreign:
-        waited_for.append(Role.EVALUATOR)
-    if run.spec.success == Success.ALL_WORKERS and Role.WORKER in run.roles:
-        waited_for.append(Role.WORKER)
+    waits = {Role.EVALUATOR: not run.foreign, Role.WORKER: run.spec.success == Success.ALL_WORKERS}
+    ends = [role.value for role in run.roles if role is run.leader or waits.get(role)]
     return {
         "network": {"enableDNSHostnames": True, "subdomain": run.name, "publishNotReadyAddresses": True},
-        "successPolicy": {
-            "operator": "All",
-            "targetReplicatedJobs": [role.value for role in dict.fromkeys(waited_for)],
-        },
+        "successPolicy": {"operator": "All", "targetReplicatedJobs": ends},
         "failurePolicy": {"maxRestarts": 0},
         "ttlSecondsAfterFinished": KEPT_S,
         "replicatedJobs": [
@@ -343,13 +337,10 @@ def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
     plain |= limits_beside(run.spec.environment, threads)
     secret = {} if run.foreign else {"DTRAIN_SECRET": SECRET_KEY}
     secret |= {name: name for name in run.spec.secrets}
-    return [
-        *({"name": name, "value": value} for name, value in plain.items()),
-        *(
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": run.secret_name, "key": key}}}
-            for name, key in secret.items()
-        ),
-    ]
+    found: list[dict[str, Any]] = [{"name": name, "value": value} for name, value in plain.items()]
+    for name, key in secret.items():
+        found.append({"name": name, "valueFrom": {"secretKeyRef": {"name": run.secret_name, "key": key}}})
+    return found
 
 
 def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, bool]]:

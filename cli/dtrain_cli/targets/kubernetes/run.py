@@ -6,7 +6,7 @@ The files of a program are in a ConfigMap, whose keys know no folders.
 import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,13 +25,9 @@ from dtrain_cli.plan.run_plan import START_ORDER
 def problems(spec: RunSpec) -> Iterator[Problem]:
     kubernetes = spec.kubernetes
     if kubernetes.image is None:
-        yield (
-            ("kubernetes", "image"),
-            (
-                "expected the image of the pods, with Python, dtrain of this version and what the program "
-                "imports: image: registry/team/dtrain:1, or --set kubernetes.image=..."
-            ),
-        )
+        what = "the image of the pods, with Python, dtrain of this version and what the program imports"
+        example = "image: registry/team/dtrain:1, or --set kubernetes.image=..."
+        yield ("kubernetes", "image"), f"expected {what}: {example}"
     for name, given in (("code_in", kubernetes.code_in), ("secret", kubernetes.secret)):
         if spec.on is On.TRAINER and given is None:
             yield ("kubernetes", name), "expected it: a runtime is for many runs, and holds neither of theirs"
@@ -41,13 +37,10 @@ def problems(spec: RunSpec) -> Iterator[Problem]:
     for name in ("kill", "pause"):
         if getattr(spec.simulate, name):
             yield ("simulate", name), "only a launcher does this; `kubectl delete pod` is its like there"
-    shared = kubernetes.volume.shared
     many = spec.cluster.count(Role.CHIEF) == 0 and spec.cluster.count(Role.WORKER) > 1
-    if many and not shared:
-        yield (
-            ("kubernetes", "volume", "access"),
-            "without a chief every worker has the disk: expected access: ReadWriteMany, or a chief",
-        )
+    if many and not kubernetes.volume.shared:
+        text = "without a chief every worker has the disk: expected access: ReadWriteMany, or a chief"
+        yield ("kubernetes", "volume", "access"), text
     if spec.secrets and kubernetes.secret is None and "secret" in spec.secrets:
         yield ("secrets",), "the name `secret` is taken in the run's Secret; expected another name"
 
@@ -180,16 +173,11 @@ class KubernetesRun:
 
     @property
     def addresses(self) -> ClusterSpec:
-        return ClusterSpec(
-            {
-                role: {
-                    index: f"{self.host(role, index)}:{PORT}"
-                    for index in range(self.spec.cluster.count(role))
-                }
-                for role in self.roles
-                if role is not Role.EVALUATOR
-            }
-        )
+        jobs: dict[Role, dict[int, str]] = {}
+        for task in self.tasks:
+            if task.role is not Role.EVALUATOR:
+                jobs.setdefault(task.role, {})[task.index] = f"{self.host(task.role, task.index)}:{PORT}"
+        return ClusterSpec(jobs)
 
     @property
     def run_directory(self) -> str:
@@ -282,14 +270,9 @@ FAREWELL_S = 10
 
 def task_spec(run: KubernetesRun) -> dict[str, Any]:
     """Return the spec as plain data, without what is at its default and was not set."""
-    spec = run.spec
-    written: dict[str, Any] = {"name": spec.name, "cluster": dict(run.addresses.to_dict())}
-    written |= set_sections(spec, ("checkpoint", "success", "trace", "environment", "secrets", "simulate"))
-    if evaluators := spec.cluster.count(Role.EVALUATOR):
+    written = {"cluster": dict(run.addresses.to_dict()), **_settings(run.spec, "environment", "secrets")}
+    if evaluators := run.spec.cluster.count(Role.EVALUATOR):
         written["cluster"][Role.EVALUATOR.value] = evaluators
-    if training := spec.said.get("training"):
-        written["training"] = training
-    written["wait"] = wait_of(spec)
     if run.certificates:
         task = f"{TLS_FOLDER}/{{role}}-{{index}}"
         files = {"ca_file": f"{TLS_FOLDER}/ca.crt", "cert_file": f"{task}.crt", "key_file": f"{task}.key"}
@@ -299,19 +282,21 @@ def task_spec(run: KubernetesRun) -> dict[str, Any]:
 
 def options_of(spec: RunSpec) -> list[str]:
     """Return the options of `dtrain task` that hold a spec but its cluster: there is no file for it."""
-    settings = set_sections(spec, ("checkpoint", "success", "trace", "simulate"))
-    settings |= {"name": spec.name, "wait": wait_of(spec)}
-    if training := spec.said.get("training"):
-        settings["training"] = training
+    settings = _settings(spec)
     if spec.security.insecure:
         settings["security"] = {"insecure": True}
     return [word for name, value in settings.items() for word in ("--set", f"{name}={json.dumps(value)}")]
 
 
-def set_sections(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """Return the sections that differ from the default, of which only what differs."""
+def _settings(spec: RunSpec, *more: str) -> dict[str, Any]:
+    """Return what a task must know of a spec beside its cluster, and `more` sections, without defaults."""
     given, default = msgspec.to_builtins(spec), msgspec.to_builtins(RunSpec())
-    return {name: _beyond(given[name], default[name]) for name in names if given[name] != default[name]}
+    names = [
+        name for name in ("checkpoint", "success", "trace", "simulate", *more) if given[name] != default[name]
+    ]
+    settings = {"name": spec.name, **{name: _beyond(given[name], default[name]) for name in names}}
+    training = spec.said.get("training")
+    return {**settings, **({"training": training} if training else {}), "wait": wait_of(spec)}
 
 
 def _beyond(given: Any, default: Any) -> Any:
