@@ -137,12 +137,11 @@ def test_what_becomes_of_pods_is_told_with_what_to_do(there):
     seen = ""
     for line in process.stderr:
         seen += line
-        if "--force" in line:
+        if all(each in seen for each in ("--force", "OOMKilled", "Evicted")):
             break
     for role in ("chief", "ps"):
         there.api.end(role, 0)
-    _, err = process.communicate(timeout=60)
-    seen += err
+    assert process.wait(timeout=60) == 0
     assert "worker:0 has failed" in seen
     assert "OOMKilled; it had 1Gi: give it more by kubernetes.resources.worker.memory" in seen
     assert "Evicted: low on ephemeral-storage; ask for what it needs" in seen
