@@ -302,6 +302,18 @@ def test_a_cluster_that_does_not_answer_for_a_while_is_waited_for(there):
     assert process.returncode == 0, "".join(lines) + err
 
 
+def test_the_commands_that_plan_prints_start_a_run_and_take_it_away(there):
+    _, out, err = there.run("plan", "--json", "s.yaml", "p.py")
+    said = dict(line.split(": ", 1) for line in err.splitlines() if ": " in line and line[0] != " ")
+    env = {**os.environ, "PATH": f"{there.folder / 'bin'}:{os.environ['PATH']}"}
+    start = shlex.split(said["start it"].replace("FILE", "-"))
+    subprocess.run(start, env=env, input=out, text=True, check=True, timeout=60)
+    owner = shlex.split(said["wait for it"])[-1].strip()
+    assert owner.split("/")[1] in [job["metadata"]["name"] for job in there.api.of_kind("jobs")]
+    subprocess.run(shlex.split(said["take it away"]), env=env, check=True, timeout=60)
+    assert {plural for plural, _ in there.api.objects} == {"persistentvolumeclaims"}
+
+
 def test_without_kubectl_one_sentence_says_what_to_do(there):
     (there.folder / "bin" / "kubectl").unlink()
     process = subprocess.run(

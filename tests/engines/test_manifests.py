@@ -369,7 +369,7 @@ def test_the_plan_for_people_names_pods_disk_and_commands(tmp_path):
     text = "\n".join(lines)
     assert "worker: digits-x7k2p-worker-0-0.digits-x7k2p ... 2, port 2222; cpu 4" in text
     assert "waits in Kueue's queue training" in text
-    assert "kubectl --namespace ml logs -f" in text
+    assert "kubectl -n ml logs -f" in text
     assert all(len(line) <= 120 for line in lines)
 
 

@@ -27,6 +27,7 @@ from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.kubernetes.manifests import (
+    BESIDE,
     KEPT_S,
     NAME_OF_JOB,
     RUN_LABEL,
@@ -70,11 +71,10 @@ def about(run: KubernetesRun) -> Iterator[str]:
     where = f"namespace {kubernetes.namespace}" if kubernetes.namespace else "the namespace of your context"
     yield f"run {run.name} in {where}, image {kubernetes.image}"
     for role in run.roles:
-        count, resources = run.spec.cluster.count(role), dict(kubernetes.resources_of(role))
-        del resources["ephemeral-storage"]
+        count, share = run.spec.cluster.count(role), kubernetes.resources_of(role)
         last = f" ... {count - 1}" if count > 1 else ""
         port = "" if role is Role.EVALUATOR else f", port {PORT}"
-        yield f"  {role}: {run.host(role, 0)}{last}{port}; {', '.join(map(' '.join, resources.items()))}"
+        yield f"  {role}: {run.host(role, 0)}{last}{port}; cpu {share['cpu']}, memory {share['memory']}"
     kind = "one JobSet, which its controller must be there for" if run.jobset else "an Indexed Job a role"
     queue = f"; waits in Kueue's queue {kubernetes.queue}" if kubernetes.queue else ""
     yield f"  {kind}{queue}; kept {KEPT_S // 3600} hours after the end"
@@ -87,11 +87,13 @@ def about(run: KubernetesRun) -> Iterator[str]:
         yield "  cluster by kubernetes.secret"
     if run.foreign and run.spec.cluster.count(Role.PS) and not run.jobset:
         yield f"  the Job {run.job_name(Role.PS)} never ends by itself: delete it when the leader has ended"
-    kubectl = " ".join(place_of(run).kubectl)
+    place = place_of(run)
+    kubectl, done = " ".join(place.kubectl), "Completed" if run.jobset else "Complete"
     yield "start it:     kubectl apply -f FILE"
     yield f"follow it:    {kubectl} logs -f --pod-running-timeout=10m job/{run.job_name(run.leader)}"
-    kinds = "jobset" if run.jobset else "job,service"
-    yield f"take it away: {kubectl} delete {kinds},configmap,secret -l {RUN_LABEL}={run.name}"
+    yield f"wait for it:  {kubectl} wait --for=condition={done} --timeout=-1s {place.owner}"
+    kinds = f"{place.owner.partition('/')[0]},{BESIDE}"
+    yield f"take it away: {kubectl} delete {kinds} -l {RUN_LABEL}={run.name}"
     yield "              (the claim stays, and with it the checkpoints)"
 
 

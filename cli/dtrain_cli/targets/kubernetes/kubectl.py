@@ -168,8 +168,6 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
     return msgspec.convert(msgspec.to_builtins(pod), PodView)
 
 
-BESIDE = "service,configmap,secret,networkpolicy.networking.k8s.io"
-"""The kinds of objects beside those that own pods, and the disk."""
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -258,7 +256,7 @@ class Kubectl:
         which = ["-l", self._label, "--ignore-not-found"]  # what has an owner goes while others are deleted
         wait = ["--cascade=foreground", f"--timeout={wait_s:.0f}s"]
         self._run(["delete", kind, *which, *wait], within_s=wait_s + ANSWER_S)
-        self._run(["delete", BESIDE, *which, "--wait=false"])
+        self._run(["delete", manifests.BESIDE, *which, "--wait=false"])
 
     def _run(self, words: Sequence[str], text: str = "", within_s: float = ANSWER_S) -> str:
         command = [*self.place.kubectl, *words]

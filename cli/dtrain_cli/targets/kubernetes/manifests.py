@@ -32,6 +32,8 @@ from dtrain_cli.targets.kubernetes.run import (
     wait_of,
 )
 
+BESIDE = "service,configmap,secret,networkpolicy"
+"""The kinds of a run's objects beside those that own pods, and the disk."""
 SECRET_BYTES_MAX = 1_000_000
 _WIDTH = 1 << 16
 _PLAIN = re.compile(r"(--?)?[A-Za-z/$][\w./:@$()-]*(?<!:)", re.ASCII)

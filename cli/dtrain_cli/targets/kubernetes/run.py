@@ -223,7 +223,7 @@ class KubernetesPlace(msgspec.Struct, frozen=True):
     def kubectl(self) -> list[str]:
         """The beginning of a command line that reaches the run."""
         context = ["--context", self.context] if self.context else []
-        return ["kubectl", *context, *(["--namespace", self.namespace] if self.namespace else [])]
+        return ["kubectl", *context, *(["-n", self.namespace] if self.namespace else [])]
 
     @property
     def what_stays(self) -> str:
