@@ -51,7 +51,7 @@ def test_a_node_of_skypilot_is_one_task_and_the_text_holds_no_secret(tmp_path, c
     out, err = printed(tmp_path, capsys, "skypilot")
     task = YAML(typ="safe").load(out)
     assert (task["num_nodes"], task["workdir"]) == (4, ".")
-    assert task["secrets"] == {"DTRAIN_SECRET": "", "HF_TOKEN": ""}
+    assert task["secrets"] == {"DTRAIN_SECRET": None, "HF_TOKEN": None}
     assert "sky launch --secret DTRAIN_SECRET --secret HF_TOKEN FILE" in err
     words = shlex.split(task["run"])
     assert words[:3] == ["exec", "dtrain", "task"]

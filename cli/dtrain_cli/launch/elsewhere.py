@@ -32,7 +32,7 @@ def plan_skypilot(options: LaunchOptions) -> int:
         "resources": {"cpus": "2+"},
         "workdir": ".",
         "envs": {"PYTHONUNBUFFERED": "1", **spec.environment},
-        "secrets": dict.fromkeys(secrets, ""),
+        "secrets": dict.fromkeys(secrets),
         "setup": "command -v dtrain || pip install ./dtrain  # a clone of dtrain\n",
         "run": f"exec dtrain task {shlex.join([*counts, *options_of(spec), *command])}\n",
     }
