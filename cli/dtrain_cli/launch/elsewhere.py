@@ -13,7 +13,7 @@ import click
 
 from dtrain.config import RunSpec
 from dtrain.errors import SpecError
-from dtrain.process.engines import ORDER
+from dtrain.process.ranks import ORDER
 from dtrain_cli.code import password_problems
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request

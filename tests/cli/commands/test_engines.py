@@ -54,9 +54,7 @@ def test_every_place_of_the_lists_is_there():
 def test_an_unknown_engine_in_a_spec_gets_its_line(tmp_path):
     (tmp_path / "a.yaml").write_text("cluster: {worker: 1, ps: 1}\non: kubernets\n")
     (tmp_path / "p.py").write_text("")
-    with pytest.raises(
-        SpecError, match=r"a\.yaml:2:1: on: expected local, ssh, slurm, kubernetes, trainer"
-    ):
+    with pytest.raises(SpecError, match=r"a\.yaml:2:1: on: expected local, ssh, slurm, kubernetes, trainer"):
         CliRunner().invoke(
             cli,
             ["plan", str(tmp_path / "a.yaml"), str(tmp_path / "p.py")],
