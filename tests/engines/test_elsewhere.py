@@ -14,7 +14,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from dtrain.errors import SpecError
-from dtrain_cli.launch.engines import planner_of
+from dtrain.process.engines import find_place
+from dtrain_cli.launch.engines import command_of
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.plan.standalone_start import StandaloneStart
 from dtrain_cli.spec import read_spec
@@ -37,7 +38,7 @@ def printed(tmp_path, capsys, engine, more="", program="print(1)\n", **options):
     asked = LaunchOptions(
         spec=tmp_path / "s.yaml", shortcuts={"on": engine}, program=tmp_path / "p.py", arguments=("--lr", "0.1"), **options
     )  # fmt: skip
-    assert planner_of(engine)(asked) == 0
+    assert command_of(engine, "plan")(asked) == 0
     return capsys.readouterr()
 
 
@@ -61,6 +62,9 @@ def test_a_node_of_skypilot_is_one_task_and_the_text_holds_no_secret(tmp_path, c
         "chief": 1, "worker": 2, "ps": 1, "evaluator": 0,
     }  # fmt: skip
     assert (spec.name, spec.training.staleness_bound, spec.checkpoint.every_s) == ("digits", 3, 60)
+    nodes = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4"}
+    places = [find_place({**nodes, "SKYPILOT_NODE_RANK": str(rank)}, spec.cluster, str) for rank in range(4)]
+    assert [str(place.task) for place in places] == ["chief:0", "ps:0", "worker:0", "worker:1"]
 
 
 def test_each_pod_of_a_trainjob_finds_its_place_by_the_name_of_the_run(tmp_path, capsys):
@@ -127,7 +131,7 @@ def test_what_cannot_run_there_is_refused(tmp_path, capsys, engine, more, what):
     (tmp_path / "s.yaml").write_text(text)
     (tmp_path / "p.py").write_text("")
     with pytest.raises(SpecError, match=what):
-        planner_of(engine)(
+        command_of(engine, "plan")(
             LaunchOptions(spec=tmp_path / "s.yaml", shortcuts={"on": engine}, program=tmp_path / "p.py")
         )
 

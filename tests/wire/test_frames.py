@@ -17,7 +17,7 @@ from row_by_row import every_row
 from dtrain import messages
 from dtrain.config import ClusterSection, RunSpec, ServerSection, training_section
 from dtrain.errors import PeerRefusedError
-from dtrain.messages import Pull, Push
+from dtrain.messages import Pull, Push, rounds
 from dtrain.messages.membership import TaskStatus
 from dtrain.messages.replicas import Seat
 from dtrain.state.batch_cut import Dealt
@@ -75,7 +75,24 @@ STATES = st.builds(
     seen=st.lists(st.lists(st.tuples(TEXTS, INTS, INTS), max_size=3).map(tuple), max_size=2).map(tuple),
     contents=st.lists(st.builds(Contents, INTS, BATCHES), max_size=2).map(tuple),
 )
+DEALS = st.builds(rounds.Deal, INTS, INTS, INTS)
+PARTS = st.builds(
+    rounds.CompletePart, part=INTS, examples=INTS, finite=st.booleans(), holder=INTS, sums=st.none() | SUMS
+)
+MADE = st.builds(rounds.RoundMade, parts=st.lists(PARTS, max_size=2).map(tuple), divisor=INTS)
+LANES = st.dictionaries(INTS, st.lists(INTS, max_size=3).map(tuple), max_size=3)
+MEMBERS = st.lists(
+    st.builds(rounds.MemberSeat, number=INTS, rank=INTS, task=TEXTS, host=TEXTS, address=TEXTS), max_size=3
+).map(tuple)
 FIELDS = {
+    tuple[rounds.Deal, ...]: st.lists(DEALS, max_size=3).map(tuple),
+    tuple[rounds.CompletePart, ...]: st.lists(PARTS, max_size=3).map(tuple),
+    tuple[rounds.MemberSeat, ...]: MEMBERS,
+    rounds.RoundMade | None: st.none() | MADE,
+    rounds.ReduceAttempt | None: st.none()
+    | st.builds(rounds.ReduceAttempt, number=INTS, made=MADE, lanes=LANES),
+    rounds.Known | None: st.none() | st.builds(rounds.Known, members=MEMBERS, made=st.none() | MADE),
+    Dealt: st.builds(Dealt, INTS, INTS, st.lists(INTS, max_size=3).map(tuple), st.booleans(), st.just(())),
     int: INTS,
     str: TEXTS,
     bool: st.booleans(),
