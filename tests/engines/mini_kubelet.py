@@ -29,6 +29,7 @@ from launching import PATIENCE_S
 
 _NETWORK = "10.79.0"
 # A pod has these of its own, or none. All other top-level folders are this machine's.
+CHECKOUT = Path(__file__).parents[2]
 _OWN_FOLDERS = {"dev", "etc", "proc", "run", "sys"}
 _ETC = (
     "passwd",
@@ -256,6 +257,10 @@ class Kubelet:
         lines += [
             f"mount --bind {shlex.quote(str(here))} {at}{there}" for there, here in self._mounts[name].items()
         ]
+        for path in (Path(sys.prefix), CHECKOUT):  # an image has them; here they may lie below a volume
+            if any(path.is_relative_to(mounted) for mounted in self._mounts[name]):
+                here, there = shlex.quote(str(path)), shlex.quote(f"{root}{path}")
+                lines.append(f"mkdir -p {there}; mount --rbind {here} {there}")
         lines.append(f"mount -o remount,bind,ro {at}")
         lines.append(f"exec chroot {at} {shlex.join(command)}")
         return "\n".join(lines)
