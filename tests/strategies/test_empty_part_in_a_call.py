@@ -17,19 +17,23 @@ class Round:
     number, version, is_void, places = 1, 0, False, (OWN, OTHER)
 
 
-def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_program():
-    log = CallLog(CallMemory.make(2))
-    clock = SimpleNamespace(now=lambda: 0.0)
-    waits = SimpleNamespace(clock=clock, waiting=lambda what: None)
+def calls_of(log, comes, round_=None):
+    """The calls of part 0; `comes` happens while it waits."""
     driver = SimpleNamespace(
-        now=Round(),
+        now=round_ or Round(),
         across=None,
         version=0,
         owes=lambda place: False,
         owners=lambda late, what: f"the owners of {late}, {what}",
-        await_others=lambda since_s, what: log.end(OTHER, examples=0),
+        await_others=lambda since_s, what: comes(),
     )
-    calls = StepCalls(log, driver, lambda: None, waits)
+    waits = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0), waiting=lambda what: None)
+    return StepCalls(log, driver, lambda: None, waits)
+
+
+def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_program():
+    log = CallLog(CallMemory.make(2))
+    calls = calls_of(log, lambda: log.end(OTHER, examples=0))
     value = np.array([1.5, -2.0], np.float32)
     found = calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, value)
     np.testing.assert_array_equal(found, value)
@@ -37,15 +41,15 @@ def test_a_part_that_ends_without_examples_while_another_waits_is_no_other_progr
 
 def test_a_part_with_examples_that_ends_while_another_waits_raises_in_that_one_with_its_place():
     log = CallLog(CallMemory.make(2))
-    driver = SimpleNamespace(
-        now=Round(),
-        across=None,
-        version=0,
-        owes=lambda place: False,
-        owners=lambda late, what: f"the owners of {late}, {what}",
-        await_others=lambda since_s, what: log.end(OTHER, examples=3),
-    )
-    waits = SimpleNamespace(clock=SimpleNamespace(now=lambda: 0.0), waiting=lambda what: None)
-    calls = StepCalls(log, driver, lambda: None, waits)
+    calls = calls_of(log, lambda: log.end(OTHER, examples=3))
     with pytest.raises(CallsDifferError, match=r"part 0 waits in all_reduce of SUM .*py:\d+, and part 1 has"):
         calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, np.ones(2))
+
+
+def test_a_part_whose_round_is_void_has_not_ended_for_those_that_have_not_heard_of_it_yet():
+    log, now = CallLog(CallMemory.make(2)), Round()
+    calls = calls_of(log, lambda: setattr(now, "is_void", True), now)
+    calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, np.ones(2))
+    calls.all_reduce(OWN, lambda place: ({}, {}), ReduceOp.SUM, np.ones(2))  # it is not given any more
+    calls.finish(OWN, 3, lambda place: ({}, {}))
+    assert (log.made(OWN), log.ended(OWN)) == (1, None)
