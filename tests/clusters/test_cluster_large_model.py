@@ -28,3 +28,14 @@ def test_its_bits_are_those_of_one_process_also_where_the_leader_or_all_others_d
         launch = launcher.start(*replicas, *words, *deaths)
         assert told(launch, {"chief:0", "worker:0", "worker:1"} - {*dead}) == expected
         assert launch.err.count("killed by SIGKILL") >= len(dead)
+
+
+@pytest.mark.parametrize("size", [["--small"], []], ids=["reduced by the leader alone", "reduced by all"])
+def test_rows_that_a_leader_has_not_made_when_it_dies_are_made_by_the_next_one(launcher, size):
+    words = (PROGRAM, "--moves", "rows", *size)
+    replicas = ("--strategy", "multi_worker_mirrored", "--workers", "2", *BITS, *NEVER)
+    alone = launcher.start("--strategy", "mirrored", *BITS, "--set", "training.replicas=3", *words)
+    expected = told(alone, ["chief:0"])
+    launch = launcher.start(*replicas, *words, "--die-in-rows", "chief:0")
+    assert told(launch, ["worker:0", "worker:1"]) == expected
+    assert "chief:0 has failed: killed by SIGKILL" in launch.err

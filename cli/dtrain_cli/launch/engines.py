@@ -122,7 +122,7 @@ class RunElsewhere(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Have the run stop in order; whoever follows it sees its end."""
+        """Stop the run in order; a command that follows it sees its end."""
 
     @abstractmethod
     def leave(self) -> None:

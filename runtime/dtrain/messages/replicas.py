@@ -166,7 +166,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         doorbells: the ranks to which the sockets lead.
         joins: whether this replica comes later than others.
-        members: to one that does, the ranks that share memory with the task that answers.
+        members: the ranks of the members on this host, in the answer to a replica that comes later.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
     """
 

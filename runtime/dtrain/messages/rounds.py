@@ -91,7 +91,7 @@ class ReduceAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_o
         lanes: by member, the numbers of its lanes. The variables are cut into `count` lanes. A lane stays
             with its member while that member lives, so that no other process writes to the same memory.
         first, last: the phases of the lanes that are to be done now. The next one begins when every lane is
-            through these; a lane that nobody waits for goes through all of them.
+            through these. Where the leader has all lanes, these are all phases.
         written: the position up to which a member must have the leader's records before it has reduced.
     """
 

@@ -387,7 +387,7 @@ class RoundLeader:
             lanes=lanes,
             count=self._count,
             first=first,
-            last=first if len(lanes) > 1 and not made.void else last,
+            last=last if made.void or lanes.keys() == {self._own} else first,
             written=written,
         )
         self._dirty |= lanes.keys()

@@ -32,7 +32,7 @@ _REMEDIES = {
         "machine is off: {kubectl} delete pod {pod} --force"
     ),
 }
-"""What a user can do, by the reason for which a pod waits or was lost."""
+"""Remedies, by the reason for which a pod waits or was lost."""
 _PHASES = {
     "Pending": TaskState.PENDING,
     "Running": TaskState.RUNNING,
@@ -171,7 +171,7 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
 ANSWER_S = 60.0
 """The longest wait for an answer of the cluster."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""What reading an answer raises that is no JSON, or has another form."""
+"""Errors of reading an answer that is no JSON, or has another form."""
 _SHOWN = 500
 _LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
 """A log line of a library, ``E1123 01:06:42.5 ...``: the cause of a failure is in kubectl's own last line."""
@@ -223,7 +223,7 @@ class Kubectl:
     def show(self, pod: str, *options: str) -> subprocess.Popen[bytes]:
         """Print the output of a pod as `kubectl logs` does, until the returned process ends or is killed."""
         command = [*self.place.kubectl, "logs", pod, "-c", CONTAINER, *options]
-        # In a group of its own: Ctrl-C is the launcher's.
+        # It has a process group of its own, so that Ctrl-C reaches the launcher alone.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
 
     def last_lines(self, pod: str, count: int) -> list[str]:

@@ -18,12 +18,7 @@ from dtrain.config.choices import TooFew
 from dtrain.errors import PeerLostError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.messages.rounds import (
-    CallMade,
-    CompletePart,
-    Deal,
-    RoundMade,
-)
+from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
@@ -38,9 +33,7 @@ from dtrain.wire.one_host.members import MemberLinks
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
 _SOON_S = 0.2
-"""A wait that lasts longer is told of."""
-LINK_S = 10.0
-"""The time after which a member that has given no socket has ended."""
+"""The seconds after which a wait is shown, and all are told for whom they wait."""
 
 
 class MemberDriver(MemberRounds):
@@ -143,7 +136,7 @@ class MemberDriver(MemberRounds):
             self._complete(deal, self._base, examples, sums, finite)
             self._own = None
             if not examples:
-                self.notify()  # nobody waits for its calls
+                self.notify()  # a part without examples makes no calls: others stop waiting for them
         base = self._base
         if self.finished:
             return FINISHED

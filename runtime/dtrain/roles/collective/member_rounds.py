@@ -42,10 +42,8 @@ from dtrain.wire.one_host.members import MemberLinks
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
-_SOON_S = 0.2
-"""A wait that lasts longer is told of."""
 LINK_S = 10.0
-"""The time after which a member that has given no socket has ended."""
+"""The seconds after which a member to which there is no socket counts as ended."""
 
 
 class Adopted(NamedTuple):
@@ -208,8 +206,8 @@ class MemberRounds:
             self._arrive()
             sent, actions = member.drain(now_s)
             for number, message in sent:
-                if isinstance(message, Told) and message.attempt is not None:
-                    self._note_carry(message.round, message.attempt)
+                if isinstance(message, Told) and message.attempt is not None and message.attempt.first:
+                    self._note_carry(message.round, message.attempt.first, message.attempt.made)
                 self._links.send(number, message)
             for action in actions:
                 self._carry_out(action, now_s)
@@ -280,9 +278,10 @@ class MemberRounds:
 
     # Rounds
 
-    def _note_carry(self, round_: int, attempt: ReduceAttempt) -> None:
-        if attempt.made.parts and Phase.ROWS in self._phases and attempt.last == len(self._phases) - 1:
-            self._orders.carry(round_, attempt.made)
+    def _note_carry(self, round_: int, phase: int, made: RoundMade) -> None:
+        """Write down, as the leader, what makes a round, before the phase that changes what is there once."""
+        if made.parts and Phase.ROWS in self._phases and phase == len(self._phases) - 1:
+            self._orders.carry(round_, made)
 
     def _reduce(self, round_: int, attempt: ReduceAttempt) -> None:
         self._orders.heed()
@@ -293,18 +292,18 @@ class MemberRounds:
                 values, ends = self._orders.values()
                 self.store.assign_beside(values, self._side, ends=ends)
         else:
-            if self.leads:
-                self._note_carry(round_, attempt)
             if (round_, attempt.number) != self._begun_attempt:
                 self._begin(attempt)
                 self._begun_attempt = round_, attempt.number
-            for phase in self._phases[attempt.first : attempt.last + 1]:
+            for phase in range(attempt.first, attempt.last + 1):
+                if self.leads:
+                    self._note_carry(round_, phase, made)
                 for lane in lanes:
-                    self._work.work(phase, lane, attempt.count)
+                    self._work.work(self._phases[phase], lane, attempt.count)
         if last and 0 in lanes:
             sums = [done.sums for done in made.parts if done.sums is not None]
             before = self._arena.tally(self._side)
-            assert before is not None, "nobody writes it before this version is over"
+            assert before is not None, "the sums of a version are written before it begins"
             self._arena.put_tally(self._side + 1, self._orders.sums_after(before, self._version, sums))
         self._member.reduced(attempt.number, attempt.last + 1)
 
@@ -346,16 +345,19 @@ class MemberRounds:
 
     def _adopt(self) -> None:
         """Go on to the newest version, with all that made it."""
-        for each in self._news:
-            told = each.sums is not None and not self._resyncs
-            tally = () if told else self._arena.tally(self._side)
-            self._resyncs = tally is None
-            self._orders.adopt(each if told else each._replace(sums=None), tally or ())
-            self._adopted = each.version
         self._adopted_round = self._round
-        if self._news:
-            self.store.stand_at(self._side)
-            self._news.clear()
+        if not self._news:
+            return
+        if self._resyncs or any(each.sums is None for each in self._news):
+            tally = self._arena.tally(self._side)
+            self._resyncs = tally is None  # another member writes there: the next version has it
+            self._orders.adopt(self._news[-1]._replace(sums=None), tally or ())
+        else:
+            for each in self._news:
+                self._orders.adopt(each, ())
+        self._adopted = self._version
+        self.store.stand_at(self._side)
+        self._news.clear()
 
 
 def not_finite(waits: Waits, rank: int, step: int) -> str:

@@ -10,7 +10,7 @@ from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew, Transport
 from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
-from dtrain.errors import RunError
+from dtrain.errors import DtrainError, RunError
 from dtrain.messages import Entered
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
@@ -211,7 +211,7 @@ class MultiWorkerMirrored(Strategy):
         others = self._gathering(awaited, self.training.too_few)
         if hosting.hosts is None and not start.state.dealt.even:
             entered = begin_as_first(hosting.meeting, start, terms, rank, self._all_replicas, others.suffice)
-            training = self._member_training(entered, start)
+            training = self._training(entered, start)
         else:
             entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice, hosting.hosts)
             training = self._training(entry, start)
@@ -251,8 +251,6 @@ class MultiWorkerMirrored(Strategy):
         self._beginnings.follow(problem)
         model = None if problem.model is None else dict(problem.model)
         start = Start(terms.state.but(plan=plan.to_dict(), model=model), plan)
-        if isinstance(entry, MemberEntry):
-            return self._member_training(entry, start)
         return self._training(entry, start)
 
     def _peers(self, link: HeartbeatLink) -> Peers:
@@ -286,39 +284,42 @@ class MultiWorkerMirrored(Strategy):
         waits = Waits(self._others.name_of, self._reporter.waiting, DEADLINE_S)
         return met(*ways, rank, ranks, others.suffice, waits)
 
-    def _member_training(self, entry: MemberEntry, start: Start) -> ReplicaTraining:
-        training = make_member_training(
-            entry,
-            start,
-            self.training,
-            self._reporter,
-            Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s),
-            failure=lambda: self._link.failure if self._link is not None else None,
-            lead=self._take_the_lead,
-            on_close=self._closed,
-        )
-        self._beginnings.last = training.state
-        return training
-
     @property
     def _all_replicas(self) -> AllReplicas:
         return AllReplicas(self.context.num_replicas, self._others.name_of)
 
-    def _training(self, entry: Entry, start: Start) -> ReplicaTraining:
-        training = make_training(
-            entry,
-            start,
-            self.training,
-            self.context.num_replicas,
-            self._reporter,
-            self._hosting.hosts if self._hosting is not None else None,
-            Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s),
-            failure=lambda: self._link.failure if self._link is not None else None,
-            lead=self._take_the_lead,
-            on_close=self._closed,
-        )
+    def _training(self, entry: Entry | MemberEntry, start: Start) -> ReplicaTraining:
+        waits = Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s)
+        training: ReplicaTraining
+        if isinstance(entry, MemberEntry):
+            training = make_member_training(
+                entry,
+                start,
+                self.training,
+                self._reporter,
+                waits,
+                failure=self._failure,
+                lead=self._take_the_lead,
+                on_close=self._closed,
+            )
+        else:
+            training = make_training(
+                entry,
+                start,
+                self.training,
+                self.context.num_replicas,
+                self._reporter,
+                self._hosting.hosts if self._hosting is not None else None,
+                waits,
+                failure=self._failure,
+                lead=self._take_the_lead,
+                on_close=self._closed,
+            )
         self._beginnings.last = training.state
         return training
+
+    def _failure(self) -> DtrainError | None:
+        return self._link.failure if self._link is not None else None
 
     # The leader
 

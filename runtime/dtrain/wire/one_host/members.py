@@ -77,11 +77,14 @@ class MemberLinks:
     def offer(self, rank: int, connection: socket.socket) -> None:
         """Keep the socket to a process that is to become a member of this rank; `take_up` puts it in use."""
         with self._guard:
+            if self._poll.closed:
+                connection.close()  # this member has left
+                return
             earlier = self._offered.pop(rank, None)
             self._offered[rank] = next(self._offers), connection
+            os.eventfd_write(self._wake, 1)  # a wait in `receive` ends
         if earlier is not None:
             earlier[1].close()
-        self.wake()
 
     @property
     def offered(self) -> Mapping[int, int]:
@@ -144,10 +147,6 @@ class MemberLinks:
                 self.drop(number)
                 return found
 
-    def wake(self) -> None:
-        """End a wait in `receive`; any thread may call it."""
-        os.eventfd_write(self._wake, 1)
-
     def drop(self, number: int) -> None:
         """Close the socket to a member, if there is one."""
         connection, _ = self._links.pop(number, (None, None))
@@ -158,6 +157,10 @@ class MemberLinks:
             connection.close()
 
     def close(self) -> None:
+        with self._guard:
+            self._close()
+
+    def _close(self) -> None:
         for connection, _ in (*self._links.values(), *((each, None) for _, each in self._offered.values())):
             connection.close()
         self._links.clear()
@@ -171,7 +174,7 @@ class MemberLinks:
 
 def _close_in_child() -> None:
     for each in list(_open):
-        each.close()
+        each._close()  # without the guard, which another thread of the parent may hold
 
 
 os.register_at_fork(after_in_child=_close_in_child)
