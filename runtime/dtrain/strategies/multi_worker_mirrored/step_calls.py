@@ -79,7 +79,7 @@ class StepCalls:
     def finish(self, place: int, examples: int, places: Places) -> None:
         """Complete the parts beside the own one, which has made its last call; raise the error of one."""
         self._begin(place)
-        if not self._driver.now.is_void:  # else it may have left calls out for which others still wait
+        if not (self._calls and self._driver.now.is_void):  # else others may wait for calls that it left out
             self._log.end(place, examples)
         if self._beside:
             parts = self._beside.values()
