@@ -231,8 +231,8 @@ def _orders() -> bytes:
         told.StartOrder("worker:0", 0, "h1:1", "/p.py", ["true"], [], {"A": "b"}, {}, "/", False),
         *(
             told.Put(f"{FOLDER}/status.json", status),
-            told.Put("moved.json", b"{}"),
-            told.Put("moved.json", None),
+            told.Put("tasks/ps-0/status.json", b"{}"),
+            told.Put("tasks/ps-0/status.json", None),
         ),
         *(told.SignalOrder("worker:0", 0, 15), told.Fetch(), told.Fetch(7)),
         *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),

@@ -35,7 +35,7 @@ _RECORD = re.compile(
     rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/((failure|kill)\.json|seconds-\d{{1,9}}\.bin)"
 )
 _GROWS = re.compile(rf"(metrics|reports)\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
-_ORDER = re.compile(rf"moved\.json|{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
+_ORDER = re.compile(rf"{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
 RECORD_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 18
 """The largest part of a file in one message."""

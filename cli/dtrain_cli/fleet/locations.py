@@ -9,7 +9,7 @@ from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ClusterSection, Host
 from dtrain.config.targets import Places
-from dtrain.process.assignment import BIND, MOVED_TO, RUN_DIR
+from dtrain.process.assignment import BIND, RUN_DIR
 from dtrain_cli.agent.messages import StartOrder
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.placement import place
@@ -19,21 +19,24 @@ _SERVING = (Role.CHIEF, Role.WORKER, Role.PS)
 
 
 class Locations:
-    """The hosts, addresses and ports of one run's tasks; `stranded` ones have no host any more."""
+    """The hosts, addresses and ports of one run's tasks.
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
-        self._hosts = hosts
+    `replaced` has the hosts that were lost, each with the spare host that has all of its tasks.
+    """
+
+    def __init__(self, hosts: Sequence[Host], replaced: Mapping[str, str]) -> None:
+        self._all = {host.host: host for host in hosts}
+        self.replaced = dict(replaced)
+        self.hosts = [host for host in hosts if host.host not in replaced]
         self._placed: dict[TaskId, Host] = {}
         self._folders: dict[str, TaskId] = {}
         self._address: dict[TaskId, str] = {}
-        self._moved: set[TaskId] = set()
-        self._spares = [host for host in hosts if host.spare]
         self.addresses: dict[str, str] = {}
-        self.stranded: dict[TaskId, str] = {}
 
     def assign(self, cluster: ClusterSection, places: Places) -> None:
         """Assign every task to a host; raise a `SpecError` if they have no room."""
-        self._placed = place(cluster, self._hosts, places)
+        placed = place(cluster, list(self._all.values()), places)
+        self._placed = {task: self._in_place_of(host) for task, host in placed.items()}
         self._folders = {f"{task.role}-{task.index}": task for task in self._placed}
 
     @property
@@ -48,15 +51,10 @@ class Locations:
     def host_of(self, task: TaskId) -> str:
         return self._placed[task].host
 
-    def address_of(self, task: TaskId) -> str | None:
-        return self._address.get(task)
-
-    def moved_to(self, task: TaskId) -> str | None:
-        """Return a task's address if it is no longer the cluster's."""
-        return self._address[task] if task in self._moved else None
-
-    def moved(self) -> dict[str, str]:
-        return {str(task): self._address[task] for task in sorted(self._moved)}
+    def _in_place_of(self, host: Host) -> Host:
+        while (spare := self.replaced.get(host.host)) is not None:
+            host = self._all[spare]
+        return host
 
     def port_of(self, task: TaskId) -> int:
         return int(self._address[task].rpartition(":")[2]) if task in self._address else 0
@@ -105,7 +103,8 @@ class Locations:
     def assign_ports(self, cluster: ClusterSection, held: Mapping[str, Sequence[int]]) -> ClusterSpec:
         """Give every task a port that its host holds; raise a `HostError` if a port of the spec is taken."""
         left = {host: list(ports) for host, ports in held.items()}
-        for task, port in self._written(cluster).items():
+        written = self._written(cluster)
+        for task, port in written.items():
             host = self.host_of(task)
             if port not in left[host]:
                 raise HostError(
@@ -115,8 +114,10 @@ class Locations:
         jobs: dict[str, list[str]] = {}
         for task in self._serving(cluster):
             host, given = self.host_of(task), getattr(cluster, task.role)
-            counted = isinstance(given, int)
-            address = host_port(self.addresses[host], left[host].pop(0)) if counted else given[task.index]
+            if isinstance(given, int) or host in self.replaced.values():
+                address = host_port(self.addresses[host], written.get(task) or left[host].pop(0))
+            else:
+                address = given[task.index]
             self._address[task] = address
             jobs.setdefault(task.role.value, []).append(address)
         return ClusterSpec.from_lists(**jobs)
@@ -130,34 +131,21 @@ class Locations:
             host.host: {
                 self._address[task]: str(task) for task in servers if self._placed[task].host != host.host
             }
-            for host in self._hosts
+            for host in self.hosts
             if any(where.host == host.host for where in self._placed.values())
         }
 
     def serving(self, host: str) -> list[TaskId]:
         return [task for task in self._address if self._placed[task].host == host]
 
-    def move(self, lost: str, up: Collection[str], foreign: bool) -> str | None:
-        """Assign the tasks of a lost host to a spare host that is up, and return its name.
-
-        None: no spare host has slots for all of them, or a foreign command's TF_CONFIG names their addresses.
-        """
-        tasks = self.tasks_of(lost)
-        self._spares = [host for host in self._spares if host.host != lost]
-        fit = (host for host in self._spares if host.host in up and (host.slots or len(tasks)) >= len(tasks))
-        if foreign or (spare := next(fit, None)) is None:
-            why = "TF_CONFIG names its address there" if foreign else "no spare host takes its tasks"
-            self.stranded |= dict.fromkeys(tasks, f"{lost} is lost, and {why}")
-            return None
-        self._spares.remove(spare)
-        self._placed |= dict.fromkeys(tasks, spare)
-        return spare.host
-
-    def change_port(self, task: TaskId, port: int) -> None:
-        address = host_port(self.addresses[self.host_of(task)], port)
-        if address != self._address[task]:
-            self._address[task] = address
-            self._moved.add(task)
+    def replace(self, lost: str, up: Collection[str]) -> str | None:
+        """Choose a spare host that is up and has room for all tasks of a lost one; None: there is none."""
+        count, busy = len(self.tasks_of(lost)), {*self.replaced.values(), *self.replaced}
+        free = (host for host in self.hosts if host.spare and host.host in up and host.host not in busy)
+        spare = next((host.host for host in free if (host.slots or count) >= count), None)
+        if spare is not None:
+            self.replaced[lost] = spare
+        return spare
 
     def _written(self, cluster: ClusterSection) -> dict[TaskId, int]:
         return {
@@ -195,23 +183,20 @@ def start_order(
     launch: TaskLaunch,
     place: RemotePlace,
     secrets: Mapping[str, str],
-    moved_to: str | None,
     bind: str | None,
 ) -> StartOrder:
-    """Return the order that starts a task; `moved_to` and `bind` replace the cluster's address."""
+    """Return the order that starts a task; `bind` replaces the cluster's address."""
     program = None if launch.program is None else place.path_of(launch.program)
     command = list(launch.command)
     if program is not None:
         command = [place.executable, "-m", "dtrain.task", program, *launch.arguments]
     environment = {**secrets, **launch.environment, RUN_DIR: place.run_dir}
-    if moved_to is not None:
-        environment[MOVED_TO] = moved_to
     if bind is not None:
         environment[BIND] = bind
     return StartOrder(
         task=str(launch.task),
         attempt=launch.attempt,
-        address=moved_to or launch.address,
+        address=launch.address,
         program=program,
         command=command,
         arguments=list(launch.arguments),

@@ -12,6 +12,7 @@ from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
+from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
@@ -22,7 +23,6 @@ from dtrain_cli.agent.messages import (
     Held,
     HoldPorts,
     MadePart,
-    Put,
     ReleasePorts,
     Signalled,
     SignalOrder,
@@ -44,7 +44,7 @@ from dtrain_cli.fleet.mirror import (
 from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch, Workload
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
-from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
+from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
 
 
 class FleetRun(msgspec.Struct, frozen=True):
@@ -57,6 +57,7 @@ class FleetRun(msgspec.Struct, frozen=True):
         folders: the names of hosts' folders for runs, where they are not the hosts' own: a chief that is
             started again on another host of a shared disk finds its checkpoints by them.
         always_sent: whether hosts use the code that is sent although the launcher's path leads to it there.
+        replaced: by lost host, the spare host that has all of its tasks.
     """
 
     run_id: str
@@ -69,20 +70,20 @@ class FleetRun(msgspec.Struct, frozen=True):
     code: Callable[[], tuple[Path, CodeArchive]]
     folders: Mapping[str, str] = msgspec.field(default_factory=dict)
     always_sent: bool = False
+    replaced: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 class FleetTask(msgspec.Struct):
     """The handle of one attempt of a task on another host."""
 
     agents: Agents
-    locations: Locations
+    host: str
     task: TaskId
     attempt: int
     writes_stacks: bool
 
     def signal(self, number: int) -> None:
-        host = self.locations.host_of(self.task)
-        self.agents.send(host, SignalOrder(str(self.task), self.attempt, number))
+        self.agents.send(self.host, SignalOrder(str(self.task), self.attempt, number))
 
 
 class FleetTarget:
@@ -92,7 +93,7 @@ class FleetTarget:
         self, run: FleetRun, opener: Opener, signals: SignalInbox, say: Callable[[str], None]
     ) -> None:
         self._run = run
-        self._locations = Locations(run.hosts)
+        self._locations = Locations(run.hosts, run.replaced)
         self._mirror = Mirror(run.files.directory, self._locations.may_write)
         self._lease_s = max(LEASE_S, run.spec.wait.server_s)
         self._agents = Agents(opener, self._begin, self._mirror, self._lease_s)
@@ -100,7 +101,7 @@ class FleetTarget:
         self._signals = signals
         self._say = say
         self._places: dict[str, RemotePlace] = {}
-        self._moving: dict[str, Gone] = {}
+        self._restarting: dict[str, Gone] = {}
         self._second: SecondPlace | None = None
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
@@ -116,8 +117,7 @@ class FleetTarget:
         run = self._run
         self._locations.assign(cluster, run.spec.place)
         self._agents.wake_on(self._signals)
-        self._preparation.log_in([host.host for host in run.hosts], run.spec.wait.start_s)
-        self._send_addresses()  # an earlier launch of the run may have left others
+        self._preparation.log_in([host.host for host in self._locations.hosts], run.spec.wait.start_s)
         self._lay_out_code()
         self._find_addresses()
         orders = {host: self._hold(host, ports) for host, ports in self._locations.wanted(cluster).items()}
@@ -152,10 +152,11 @@ class FleetTarget:
 
     def _find_addresses(self) -> None:
         network = self._run.spec.network
-        for host in self._run.hosts:
+        hosts = self._locations.hosts
+        for host in hosts:
             welcome = self._agents.members[host.host].welcome
             assert welcome is not None
-            alone = len(self._run.hosts) == 1
+            alone = len(hosts) == 1
             self._locations.addresses[host.host] = address_of(host, welcome, network, alone)
         self._locations.check_addresses()
 
@@ -205,7 +206,8 @@ class FleetTarget:
                 break
             self.events(until_s)
         host = self._locations.host_of(self._locations.leader)
-        if (place := self._places.get(host)) is not None and place.code is not None:
+        starts_again = self._locations.replaced != self._run.replaced
+        if not starts_again and (place := self._places.get(host)) is not None and place.code is not None:
             here = self._run.workload.cwd.absolute()
             files = FetchedFiles(here, second=self._run.files.fetched, brought=earlier(here))
             fetch(self._agents, host, files, self._signals, say)
@@ -227,28 +229,21 @@ class FleetTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._locations.host_of(launch.task)
 
-    def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        return replace(launch, address=self._locations.address_of(launch.task) or launch.address)
-
     def start(self, launch: TaskLaunch) -> FleetTask:
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
         self._attempts[launch.task] = launch.attempt
         self._send_start(launch)
-        forked = launch.program is not None
-        return FleetTask(self._agents, self._locations, launch.task, launch.attempt, forked)
+        host, forked = self._locations.host_of(launch.task), launch.program is not None
+        return FleetTask(self._agents, host, launch.task, launch.attempt, forked)
 
     def _send_start(self, launch: TaskLaunch) -> None:
         host = self._locations.host_of(launch.task)
-        if (why := self._locations.stranded.get(launch.task)) is not None:
-            self._queued.append(HostLost(str(launch.task), launch.attempt, why))
-            return
-        if host in self._moving or self._agents.alive.phase(host) is not HostPhase.UP:
+        if host in self._restarting or self._agents.alive.phase(host) is not HostPhase.UP:
             self._delayed[launch.task] = launch  # until its host has an agent, and its address is held
             return
         bind = None if self._run.spec.network.bind == AUTO else self._run.spec.network.bind
-        moved_to = self._locations.moved_to(launch.task)
-        order = start_order(launch, self._places[host], self._run.secrets, moved_to, bind)
+        order = start_order(launch, self._places[host], self._run.secrets, bind)
         self._agents.alive.started(launch.task, launch.attempt, host)
         self._agents.send(host, order)
 
@@ -305,7 +300,7 @@ class FleetTarget:
                 if self._agents.alive.phase(host) is HostPhase.CUT:
                     self._report("cut", host, f"{reason}; logging in again")
             case Gone():
-                self._move_tasks(news)
+                self._note_end(news)
             case AgentAnswer(host=host, answer=answer):
                 self._handle_answer(host, answer)
 
@@ -323,8 +318,8 @@ class FleetTarget:
             case MadePart() | AllMade() if self._second is not None:
                 if why := self._second.write(host, answer):
                     self._report("no copy", host, why)
-            case Held() if host in self._moving:
-                self._resume_moves(host, answer)
+            case Held() if host in self._restarting:
+                self._begin_again(host, answer)
             case Signalled(number=number):
                 self._queued.append(StopAsked(number, host))
             case Failed(reason=reason):
@@ -333,55 +328,51 @@ class FleetTarget:
     def _report(self, kind: str, host: str, text: str) -> None:
         self._queued.append(HostNews(kind, host, text))
 
-    def _move_tasks(self, gone: Gone) -> None:
-        """Have ports held for a host's tasks, there or on a spare host, before their end is reported."""
-        if (earlier := self._moving.pop(gone.host, None)) is not None:  # its tasks had not begun there
+    def _note_end(self, gone: Gone) -> None:
+        """Have the ports of a host's tasks held again before their end is reported, or give the host up."""
+        if (earlier := self._restarting.pop(gone.host, None)) is not None:  # its tasks had not begun there
             gone = replace(gone, tasks=gone.tasks + earlier.tasks)
-        host: str | None = gone.host
-        if gone.usable:
-            self._report("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
-        else:
-            up = self._agents.up(host.host for host in self._run.hosts)
-            host = self._locations.move(gone.host, up, self._run.workload.foreign)
-            takes = f"; the spare host {host} takes its tasks over" if host else ""
-            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{takes}")
-            if not up:
-                others = "no other is heard: is this machine on the network?"
-                self._queued.append(TargetFailed(f"{gone.host} is lost, and {others}"))
-        if host is None:
-            for task, attempt in gone.tasks:
-                self._queued.append(HostLost(str(task), attempt, self._locations.stranded[task]))
-            self._start_delayed(gone.host)
+        if not gone.usable:
+            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s")
+            self._give_up(gone, f"{gone.host} is lost")
             return
-        ports = [
-            self._locations.port_of(task) if gone.usable else 0 for task in self._locations.serving(host)
-        ]
-        self._moving[host] = gone
-        self._agents.send(host, self._hold(host, ports))
+        self._report("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
+        self._restarting[gone.host] = gone
+        ports = [self._locations.port_of(task) for task in self._locations.serving(gone.host)]
+        self._agents.send(gone.host, self._hold(gone.host, ports))
 
-    def _resume_moves(self, host: str, held: Held) -> None:
-        gone, serving = self._moving.pop(host), self._locations.serving(host)
-        if (reason := held.lacking(len(serving))) is not None:
-            self._locations.stranded |= dict.fromkeys(self._locations.tasks_of(host), f"{host}: {reason}")
-        else:
-            for task, port in zip(serving, held.ports, strict=True):
-                self._locations.change_port(task, port)
-            self._send_addresses()
-        if not gone.usable and self._locations.host_of(self._locations.leader) == host:
-            self._send_copy(host)
-        for task, attempt in gone.tasks:
-            what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
-            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
-            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))
-        self._start_delayed(host)
-
-    def _start_delayed(self, host: str) -> None:
+    def _begin_again(self, host: str, held: Held) -> None:
+        gone, serving = self._restarting.pop(host), self._locations.serving(host)
+        ports = {self._locations.port_of(task) for task in serving}
+        if why := held.lacking(len(serving)) or (ports != set(held.ports) and "ports of its tasks are taken"):
+            self._give_up(gone, f"{host}: {why}")
+            return
+        self._report_ends(gone)
         for task in self._locations.tasks_of(host):
             if (launch := self._delayed.pop(task, None)) is not None:
                 self._send_start(launch)
 
-    def _send_addresses(self) -> None:
-        moved = self._locations.moved()
-        data = msgspec.json.encode(moved) if moved else None
-        for host in self._agents.members:
-            self._agents.send(host, Put("moved.json", data))
+    def _give_up(self, gone: Gone, why: str) -> None:
+        """End the run if tasks have lost their host; a spare one takes its place as the run starts again."""
+        if not (tasks := self._locations.tasks_of(gone.host)):
+            return
+        up = [host for host in self._agents.up(self._agents.members) if host != gone.host]
+        spare = None if self._run.workload.foreign else self._locations.replace(gone.host, up)
+        kind, replaced = FailureKind.HOST_LOST, {} if spare is None else {gone.host: spare}
+        if not up:
+            kind, why = FailureKind.LAUNCHER, f"{why}, and no other is heard: is this machine on the network?"
+        elif spare is not None:
+            why = f"{why}: the run stops, and starts again with the spare host {spare} in its place"
+        else:
+            why = f"{why}, and no spare host takes its place"
+        self._queued.append(TargetFailed(why, kind, replaced))
+        self._report_ends(gone)
+        for task in tasks:
+            if (launch := self._delayed.pop(task, None)) is not None:
+                self._queued.append(Refused(str(task), launch.attempt, why))
+
+    def _report_ends(self, gone: Gone) -> None:
+        what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
+        for task, attempt in gone.tasks:
+            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
+            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))

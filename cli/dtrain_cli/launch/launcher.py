@@ -34,7 +34,7 @@ from dtrain.runs.files import (
 )
 from dtrain.runs.journal import now_text
 from dtrain.runs.ledger import ledger_text
-from dtrain.runs.states import FailureKind, RunState
+from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState
 from dtrain_cli.certificates.authority import make_authority
 from dtrain_cli.console.live_table import LiveTable, evaluation_text
 from dtrain_cli.console.run_console import RunConsole
@@ -62,7 +62,8 @@ _ENDING_S = 5.0
 class Scene(msgspec.Struct, frozen=True):
     """The facts from which the target of a launch is made; `say` prints a line before there is a console.
 
-    `known_in` is the runs directory that gets a link to a run whose directory is elsewhere.
+    `known_in` is the runs directory that gets a link to a run whose directory is elsewhere; `replaced` has
+    the spare host of each host that was lost.
     """
 
     spec: RunSpec
@@ -72,6 +73,7 @@ class Scene(msgspec.Struct, frozen=True):
     signals: SignalInbox
     say: Callable[[str], None]
     known_in: Path | None = None
+    replaced: dict[str, str] = {}
 
     def make_known(self) -> None:
         if self.known_in is not None:
@@ -103,7 +105,7 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
         journal = Journal(files, _new_record(run_id, spec.name, earlier.saved if earlier else None), say)
         if earlier is not None and not options.foreign:
             _refuse_lost(options, spec, earlier.saved, files.newest_step or 0)  # not after a night in line
-        with contextlib.closing(TicketFolder()) as folder, _ended_if_it_fails(journal, files):
+        with contextlib.closing(TicketFolder()) as folder, _ended_if_it_fails(files):
             journal.save()  # the run is pending
             scene.make_known()
             stop = enter_and_wait(folder, claim, capacity_of_machine(), signals, say)
@@ -137,15 +139,16 @@ def _claim_of(options: LaunchOptions, spec: RunSpec) -> Ticket:
 
 
 @contextlib.contextmanager
-def _ended_if_it_fails(journal: Journal, files: RunFiles) -> Iterator[None]:
-    """Record the failure of a pending run, whose supervisor has not started yet."""
+def _ended_if_it_fails(files: RunFiles) -> Iterator[None]:
+    """Record the end of a run that fails before it has a supervisor, at its first start or a later one."""
     try:
         yield
     except (DtrainError, OSError) as error:
         now = read_record(files.run, RunRecord)
-        if now is not None and now.state is RunState.PENDING and now.started is None:
+        if now is not None and now.state in LIVE_RUN_STATES and now.launcher_pid == os.getpid():
+            code, journal = getattr(error, "exit_code", 1), Journal(files, now, say)
             failure = FailureRecord("launcher", str(error), FailureKind.LAUNCHER, time=now_text())
-            journal.end(RunState.FAILED, getattr(error, "exit_code", 1), failure)
+            journal.end(RunState.STOPPED if code > 128 else RunState.FAILED, code, failure)
             journal.save()
         raise
 
@@ -163,17 +166,27 @@ def _start(
     earlier: RunRecord | None,
     cores: int,
 ) -> int:
-    """Take the ports, start the tasks on so many cores, and see them to their end."""
-    spec, files = scene.spec, scene.files
-    with contextlib.closing(target_of(scene)) as target:
-        cluster = target.hold_addresses(spec.cluster)
-        saved = _checkpoint_to_resume(options, spec, files, earlier, target)
-        scene.make_known()
-        identity = _identity(options, spec, files, scene.run_id)
-        plan = _plan(cluster, scene, identity, target, cores)
-        if not spec.hold_ports:
-            target.release_addresses()
-        return _supervise(options, plan, files, target, scene.signals, saved)
+    """Take the ports, start the tasks on so many cores, and see them to their end.
+
+    When spare hosts take the places of lost ones, do all of it again: the run goes on from what it has saved.
+    """
+    spec, files, begun_s = scene.spec, scene.files, time.monotonic()
+    while True:
+        with _ended_if_it_fails(files), contextlib.closing(target_of(scene)) as target:
+            cluster = target.hold_addresses(spec.cluster)
+            saved = _checkpoint_to_resume(options, spec, files, earlier, target)
+            scene.make_known()
+            identity = _identity(options, spec, files, scene.run_id)
+            plan = _plan(cluster, scene, identity, target, cores)
+            if not spec.hold_ports:
+                target.release_addresses()
+            ended = _supervise(options, plan, files, target, scene.signals, saved)
+        if isinstance(ended, int):
+            return ended
+        scene = replace(scene, replaced=scene.replaced | ended)
+        earlier = read_record(files.run, RunRecord)
+        if options.timeout is not None:
+            options = replace(options, timeout=max(0.0, options.timeout - (time.monotonic() - begun_s)))
 
 
 def _checkpoint_to_resume(
@@ -239,7 +252,8 @@ def _supervise(
     target: Target,
     signals: SignalInbox,
     saved: SavedRecord | None,
-) -> int:
+) -> int | dict[str, str]:
+    """Return the exit code, or the hosts that spare ones replace as the run is started again."""
     table = LiveTable(plan.spec.name)
     console = RunConsole(
         Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape)
@@ -255,6 +269,9 @@ def _supervise(
     console.say(f"files in {files.directory}; {_threads(plan)}")
     with _open_to_workers(plan, journal, files), exported(options.prometheus, files.directory):
         outcome = supervisor.run()
+    if supervisor.replaced:
+        console.finish(None, None, None)
+        return supervisor.replaced
     last_word = _last_word(outcome, time.monotonic() - supervisor.started_s, supervisor.progress)
     own = {str(launch.task) for launch in plan.tasks}
     report = read_report(files.directory)

@@ -58,7 +58,7 @@ def fleet_target(
     `job` is the engine's name of the launch; `folders` name hosts' folders for runs, if not by the host.
     """
     spec, workload = scene.spec, scene.workload
-    names, before = [host.host for host in hosts], where_of(scene.files)
+    names, before = [host.host for host in hosts if host.host not in scene.replaced], where_of(scene.files)
     known = before.all_hosts if before.engine is engine else []  # those of earlier launches stay known
     earlier = [host for host in known if host not in names]
     write_record(scene.files.where, WhereRecord(engine, names, job, earlier))
@@ -74,6 +74,7 @@ def fleet_target(
         code=lambda: _packed(scene),
         folders=folders or {},
         always_sent=spec.code is not None,
+        replaced=scene.replaced,
     )
     return FleetTarget(run, opener, scene.signals, scene.say)
 

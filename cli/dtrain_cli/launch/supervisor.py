@@ -31,7 +31,7 @@ from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import first_line
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
-from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
+from dtrain_cli.targets.target import Event, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -73,6 +73,8 @@ class Supervisor:
         self._console = console
         self._limits = limits
         self._order: RunStop | None = None
+        self.replaced: dict[str, str] = {}
+        """The spare host of each lost one, if the run is to be started again so."""
         self._asked_there = False
         self._answered: set[int] = set()
         self._causes: list[FailureRecord] = []
@@ -120,7 +122,10 @@ class Supervisor:
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, TargetFailed):
             if self._order is None:
-                self._give_up(Late(FailureKind.LAUNCHER, event.reason, 1, ()), now_s)
+                self.replaced = event.replaced
+                self._give_up(Late(event.kind, event.reason, 1, ()), now_s)
+            elif self.replaced:  # another host is lost meanwhile
+                self.replaced = event.replaced and self.replaced | event.replaced
         elif isinstance(event, StopAsked):
             self._signalled(event.number, now_s, event.host)
         elif isinstance(event, HostNews):
@@ -140,13 +145,12 @@ class Supervisor:
                 self._exited(life, event, now_s)
 
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
-        lost = isinstance(event, HostLost)
-        kind, life.exit_code = (FailureKind.HOST_LOST, 1) if lost else (FailureKind.EXIT, NOT_EXECUTED)
+        life.exit_code = NOT_EXECUTED
         life.pid = None
         if self._order is not None:
             life.state = TaskState.STOPPED
             return
-        life.failure = launcher_failure(kind, event.reason, life.exit_code, now_s, event.task)
+        life.failure = launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, now_s, event.task)
         life.state = TaskState.FAILED
         self._lose(life, life.failure, now_s)
 
@@ -200,7 +204,8 @@ class Supervisor:
         if number not in STOP_SIGNALS:
             self._answer(number, name)
             return
-        if self._order is None or self._order.patient:
+        if self._order is None or self._order.patient or self.replaced:
+            self.replaced = {}
             order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s)
             self._stop(order, f"{name}: stopping in order; a second signal kills at once")
             self._asked_there = host is not None
@@ -242,8 +247,7 @@ class Supervisor:
             self._kill_those_that_stand_still(now_s)
         for life in self.lives.values():
             if life.restart_s is not None and now_s >= life.restart_s:
-                life.launch = self._target.placed(life.launch.for_attempt(life.launch.attempt + 1))
-                life.host = self._target.host_of(life.launch)
+                life.launch = life.launch.for_attempt(life.launch.attempt + 1)
                 self._start(life)
         if self._order is None:
             self._bring_about_faults(now_s)
@@ -468,7 +472,8 @@ class Supervisor:
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
             self._console.say(f"simulate: {text}: the run ended before that was due")
-        self._journal.end(outcome.state, outcome.exit_code, outcome.failure)
+        if not self.replaced:
+            self._journal.end(outcome.state, outcome.exit_code, outcome.failure)
         self._record_tasks()
         return outcome
 

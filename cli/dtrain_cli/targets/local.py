@@ -207,9 +207,6 @@ class LocalTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._host
 
-    def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        return launch
-
     def start(self, launch: TaskLaunch) -> LocalTask:
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)

@@ -11,8 +11,9 @@ import msgspec
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
-from dtrain.process.start_protocol import Refused, Report
+from dtrain.process.start_protocol import Report
 from dtrain.runs.files import RunFiles, SavedRecord
+from dtrain.runs.states import FailureKind
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 
 
@@ -23,13 +24,14 @@ class HasFileno(Protocol):
 
 
 class TargetFailed(msgspec.Struct, frozen=True):
-    """The target can start no task any more."""
+    """The target can start no task any more.
+
+    `replaced` names the spare host that takes the place of a lost one as the run is started again.
+    """
 
     reason: str
-
-
-class HostLost(Refused, frozen=True):
-    """A task cannot go on, nor be started again: its host is lost, and none takes its place."""
+    kind: FailureKind = FailureKind.LAUNCHER
+    replaced: dict[str, str] = {}
 
 
 class HostNews(msgspec.Struct, frozen=True):
@@ -91,9 +93,6 @@ class Target(Protocol):
 
     def host_of(self, launch: TaskLaunch) -> str:
         """Return the name of the host on which a task runs."""
-
-    def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        """Return a launch with the address at which the task serves now, if that has changed."""
 
     def start(self, launch: TaskLaunch) -> TaskHandle:
         """Start one attempt of a task; `Started` or `Refused` follows. An `OSError` says why neither can."""

@@ -6,7 +6,6 @@
         join.json                   `JoinRecord`: for workers that join; while the run lives, mode 0600
         spec.json                   the resolved spec, with the wishes for `training` of the leader's program
         kept_spec.json              of a resumed run that has made no step yet: the spec.json before it
-        moved.json                  where tasks serve that a launcher has moved to other hosts
         target.json                 where the tasks run, if not on the launcher's machine
         plan.json                   the tasks that were started (`dtrain plan`), without the secret
         events.jsonl                the journal: one event a line
@@ -63,7 +62,7 @@ from dtrain.runs.states import FailureKind, RunState, TaskState
 RUNS_DIR = "DTRAIN_RUNS_DIR"
 
 _OWN_NAME = re.compile(
-    r"lock|(run|join|(kept_)?spec|plan|target|moved|stop|prune|goodput)\.json|(events|metrics|reports)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
+    r"lock|(run|join|(kept_)?spec|plan|target|stop|prune|goodput)\.json|(events|metrics|reports)\.jsonl|checkpoints|tasks|data_index|fetched|reserve-.+"
     r"|left_behind\.txt|\.(run|join|spec|plan|target|stop)\.json\.\d+"
 )
 
@@ -198,7 +197,6 @@ class RunFiles(msgspec.Struct, frozen=True):
     kept_spec = _Named("kept_spec.json")
     join = _Named("join.json")
     plan = _Named("plan.json")
-    moved = _Named("moved.json")
     where = _Named("target.json")
     stop = _Named("stop.json")
     journal = _Named("events.jsonl")

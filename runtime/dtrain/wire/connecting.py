@@ -18,12 +18,10 @@ import numpy as np
 
 from dtrain.cluster import AddressBook, TaskId
 from dtrain.cluster.hosts import is_loopback
-from dtrain.config import address_problem
-from dtrain.config.choices import On, Transport
-from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, RunError, SharedMemoryError
+from dtrain.config.choices import Transport
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, SharedMemoryError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.runs.files import RunFiles, read_record
 from dtrain.types import Array
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.addresses import SILENT, Tell, not_reached, obstacle, reach, silence
@@ -157,20 +155,11 @@ class Connector:
         return self._open(task, timeout_s, self._transport)
 
     def connect_heart(self, task: TaskId, timeout_s: float) -> Channel:
-        return self._open(task, timeout_s, heartbeat_transport(self._transport, self._address(task)))
-
-    def _address(self, task: TaskId) -> str:
-        own = self._assignment
-        if own.launched and own.run_dir is not None and own.spec.on is not On.LOCAL:
-            with contextlib.suppress(RunError, OSError):
-                told = read_record(RunFiles(own.run_dir).moved, dict[str, str]) or {}
-                if (address := told.get(str(task))) is not None and address_problem(address) is None:
-                    return address
-        return self.book.address(task)
+        return self._open(task, timeout_s, heartbeat_transport(self._transport, self.book.address(task)))
 
     def _open(self, task: TaskId, timeout_s: float, transport: Transport) -> Channel:
         name = str(task)
-        address = self._address(task)
+        address = self.book.address(task)
         tell = partial(self._unreached, name, address)
         own = self._assignment
         channel = connect(name, address, self._credentials, timeout_s, transport, tell)

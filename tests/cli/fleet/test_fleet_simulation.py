@@ -2,8 +2,8 @@
 
 The shipped machines run on virtual time; only streams, logins and processes are made up. Safety after every
 step: no task ever runs twice, and what the launcher takes for dead is dead. Progress: a task that its agent's
-lease has ended is started again, on its host or on the spare one; on a host that stays cut off nothing is left
-soon after its lease.
+lease has ended is started again, on its host or, as all tasks start again, on the spare one; without one the run
+ends, and nothing is left of it; on a host that stays cut off nothing is left soon after its lease.
 DTRAIN_SEEDS=FROM:TO chooses the seeds.
 """
 
@@ -59,6 +59,9 @@ class World:
         self.cut_since: dict[str, float] = {}
         self.wires: dict[tuple[int, str], list[tuple[float, tuple]]] = {}
         self.alive = HostsAlive(self.lease_s)
+        self.used = list(self.hosts)
+        self.waiting: list[str] = []
+        self.begun_s = 0.0
         first = [host for host in self.hosts if host not in self.spares]
         self.place = {task: first[number % len(first)] for number, task in enumerate(TASKS)}
         self.attempts = dict.fromkeys(TASKS, 0)
@@ -138,6 +141,8 @@ class World:
         for host, agent in list(self.logins.items()):
             for message in self.arrived(agent, "from"):
                 match message:
+                    case _ if self.logins.get(host) is not agent:
+                        pass  # it was of the start before
                     case ("ready", at_s):
                         for action in self.alive.ready(host, at_s, self.now_s):
                             self.act(action)
@@ -152,6 +157,10 @@ class World:
                         self.alive.cut(host, self.now_s)
         for action in self.alive.due(self.now_s):
             self.act(action)
+        if self.waiting and all(self.open(host, way) for host in self.waiting for way in ("to", "from")):
+            for host in self.waiting:
+                self.log_in(host)
+            self.waiting, self.begun_s = [], self.now_s
         for task, at_s in list(self.restart_s.items()):
             host = self.place[task]
             if self.now_s >= at_s and self.alive.phase(host) is HostPhase.UP:
@@ -162,6 +171,10 @@ class World:
 
     def act(self, action: object) -> None:
         match action:
+            case SendPing(host=host) | LogInAgain(host=host) | Gone(host=host) if (
+                self.waiting or host not in self.used
+            ):
+                pass  # it is no host of this start
             case SendPing(host=host, heard_s=heard_s):
                 self.send(self.logins[host], "to", ("ping", heard_s))
             case LogInAgain(host=host):
@@ -170,12 +183,30 @@ class World:
                 for task, attempt in tasks:
                     running = [agent for agent in self.agents if agent.tasks.get(task, (0,))[0] == attempt]
                     assert not running, f"{task} was taken for dead and runs on {running[0].host}"
-                up = [name for name in self.spares if self.alive.phase(name) is HostPhase.UP]
-                if not usable and up:
-                    self.spares.remove(up[0])
-                    self.place |= {task: up[0] for task in TASKS if self.place[task] == host}
-                for task, _ in tasks:
-                    self.restart_s[task] = self.now_s + RESTART_S
+                if usable:
+                    self.restart_s |= {task: self.now_s + RESTART_S for task, _ in tasks}
+                else:
+                    self.lose(host)
+
+    def lose(self, host: str) -> None:
+        """End the streams to all agents; with a spare host, begin anew without the lost one."""
+        up = [name for name in self.spares if self.alive.phase(name) is HostPhase.UP]
+        self.used.remove(host)
+        if host in self.spares:
+            self.spares.remove(host)
+            return
+        for other in [other for other in self.used if self.alive.phase(other) is HostPhase.LOST]:
+            self.used.remove(other)
+        for agent in self.logins.values():
+            self.send(agent, "to", ("end",))
+        self.logins = {}
+        self.alive = HostsAlive(self.lease_s)
+        self.waiting = list(self.used) if up else []
+        self.restart_s = dict.fromkeys(TASKS, self.now_s + RESTART_S) if up else {}
+        self.used = self.used if up else []
+        if up:
+            self.spares.remove(up[0])
+            self.place |= {task: up[0] for task in TASKS if self.place[task] == host}
 
     # -- chance
 
@@ -198,14 +229,14 @@ class World:
             case "task" if there and there[0].tasks and there[0].lease.order is None:
                 task, (attempt, _) = there[0].tasks.popitem()
                 self.send(there[0], "from", ("exited", task, attempt))
-            case "host" if len(self.dead) < len(self.hosts) - 1:
+            case "host" if not self.waiting and len(self.dead) < len(self.hosts) - 1:
                 self.dead.add(host)
                 self.agents = [agent for agent in self.agents if agent.host != host]
 
     def run(self) -> None:
         end_s = self.now_s + FAULTS_S + REST_S
         faults_s = self.now_s + FAULTS_S
-        while self.now_s < end_s:
+        while self.now_s < max(end_s, self.begun_s + 5.0):
             self.now_s += STEP_S
             if self.now_s < faults_s and self.rng.random() < 0.04:
                 self.misfortune()
@@ -220,6 +251,7 @@ class World:
             running = [task for agent in self.agents for task in agent.tasks]
             missing = {task for task in TASKS if task not in running and self.place[task] in up}
             assert not missing, f"{missing} stand still although {up} are up"
+        assert self.used or not any(agent.tasks for agent in self.agents), "a run that has ended still works"
 
     def check(self) -> None:
         running = [task for agent in self.agents for task in agent.tasks]

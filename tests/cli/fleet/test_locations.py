@@ -12,10 +12,10 @@ PS0, PS1, WORKER0, WORKER1, CHIEF = (
 )
 
 
-def located(hosts=None, **counts):
+def located(hosts=None, replaced=None, **counts):
     cluster = ClusterSection(**(counts or {"chief": 1, "ps": 2, "worker": 2, "evaluator": 1}))
     hosts = hosts or read_hosts("h1,h2,h3")
-    locations = Locations(hosts)
+    locations = Locations(hosts, replaced or {})
     locations.assign(cluster, {})
     names = [host.host for host in hosts]
     locations.addresses = {name: f"10.0.0.{number}" for number, name in enumerate(names, 1)}
@@ -43,21 +43,22 @@ def test_only_servers_of_other_hosts_are_tried_where_there_are_servers():
     }
 
 
-def test_a_spare_host_takes_over_all_tasks_of_a_lost_one_at_addresses_of_its_own():
-    locations, _ = located([*read_hosts("h1,h2"), Host("h3", spare=True)])
+def test_a_spare_host_has_all_tasks_of_the_lost_one_that_it_replaces_and_every_other_task_stays():
+    hosts = [*read_hosts("h1,h2"), Host("h3", spare=True), Host("h4", spare=True)]
+    locations, _ = located(hosts)
     lost = locations.host_of(PS1)
     moved = locations.tasks_of(lost)
     assert locations.tasks_of("h3") == []
-    assert locations.move(lost, ["h1", "h2", "h3"], foreign=False) == "h3"
-    assert locations.tasks_of("h3") == moved
-    assert locations.tasks_of(lost) == []
-    assert locations.moved_to(PS1) is None
-    locations.change_port(PS1, 31000)
-    assert locations.moved_to(PS1) == "10.0.0.3:31000"
-    assert locations.moved_to(PS0) is None
-    left = locations.host_of(PS0)
-    assert locations.move(left, ["h3"], foreign=False) is None, "it is a host like the others now"
-    assert locations.stranded[PS0] == f"{left} is lost, and no spare host takes its tasks"
+    assert locations.replace(lost, ["h1", "h2", "h3", "h4"]) == "h3"
+    assert locations.tasks_of(lost) == moved, "it is replaced by another start"
+    again, addresses = located(hosts, replaced=locations.replaced)
+    assert again.tasks_of("h3") == moved
+    assert [host.host for host in again.hosts] == [name for name in ("h1", "h2", "h3", "h4") if name != lost]
+    assert addresses.address(PS1).startswith("10.0.0.3:")
+    assert again.tasks_of("h1" if lost == "h2" else "h2") == [t for t in again.places if t not in moved]
+    assert again.replace("h3", ["h3", "h4"]) == "h4", "it is a host like the others now"
+    third, _ = located(hosts, replaced=again.replaced)
+    assert third.tasks_of("h4") == moved
 
 
 @pytest.mark.parametrize(
@@ -65,23 +66,24 @@ def test_a_spare_host_takes_over_all_tasks_of_a_lost_one_at_addresses_of_its_own
     [
         (Host("h3", spare=True), ["h1"], ["h2"]),
         (Host("h3", slots=1, spare=True), ["h1", "h3"], ["h2"]),
-        (Host("h3", spare=True), ["h1", "h3"], ["h3", "h2"]),
+        (Host("h3", spare=True), ["h3"], ["h1", "h2"]),
         (Host("h3"), ["h1", "h3"], ["h2"]),
     ],
-    ids=["not heard", "too few slots", "lost itself", "not spare"],
+    ids=["not heard", "too few slots", "taken", "not spare"],
 )
 def test_no_other_host_takes_tasks_over(spare, up, lost):
     locations, _ = located([*read_hosts("h1,h2"), spare])
-    tasks = locations.tasks_of("h2")
-    assert [locations.move(host, up, foreign=False) for host in lost] == [None] * len(lost)
-    assert locations.tasks_of("h2") == tasks
-    assert set(tasks) <= set(locations.stranded)
+    assert [locations.replace(host, up) for host in lost][-1] is None
+    assert lost[-1] not in locations.replaced
 
 
-def test_a_commands_tasks_cannot_move():
-    locations, _ = located([*read_hosts("h1,h2"), Host("h3", spare=True)])
-    assert locations.move(locations.host_of(WORKER0), ["h1", "h3"], foreign=True) is None
-    assert "TF_CONFIG" in locations.stranded[WORKER0]
+def test_a_spare_host_serves_at_its_own_address_where_the_cluster_names_the_lost_one():
+    cluster = ClusterSection(worker=("h1:2222", "h2:2222"))
+    locations = Locations([*read_hosts("h1,h2"), Host("h3", spare=True)], {"h2": "h3"})
+    locations.assign(cluster, {})
+    locations.addresses = {"h1": "10.0.0.1", "h3": "10.0.0.3"}
+    addresses = locations.assign_ports(cluster, {"h1": [2222], "h3": [2222]})
+    assert (addresses.address(WORKER0), addresses.address(WORKER1)) == ("h1:2222", "10.0.0.3:2222")
 
 
 def test_an_address_that_only_its_own_host_reaches_is_refused_beside_others():
@@ -97,7 +99,7 @@ def test_an_address_that_only_its_own_host_reaches_is_refused_beside_others():
 
 def test_a_written_port_that_is_taken_is_named():
     cluster = ClusterSection(worker=("h1:2222", "h2:2222"))
-    locations = Locations(read_hosts("h1,h2"))
+    locations = Locations(read_hosts("h1,h2"), {})
     locations.assign(cluster, {})
     locations.addresses = {"h1": "10.0.0.1", "h2": "10.0.0.2"}
     with pytest.raises(HostError, match=r"h2: port 2222, which cluster\.worker\.1 names, is taken"):
@@ -107,7 +109,7 @@ def test_a_written_port_that_is_taken_is_named():
 
 def test_written_ports_are_left_to_their_tasks_by_those_that_take_any():
     cluster = ClusterSection(chief=1, ps=1, worker=("h1:2222", "h1:2223"))
-    locations = Locations(read_hosts("h1"))
+    locations = Locations(read_hosts("h1"), {})
     locations.assign(cluster, {})
     locations.addresses = {"h1": "10.0.0.1"}
     addresses = locations.assign_ports(cluster, {"h1": [2222, 2223, 20001, 20002]})

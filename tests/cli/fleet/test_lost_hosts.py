@@ -4,19 +4,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, Host, RunSpec, WaitSection, read_hosts
-from dtrain.process.start_protocol import Exited
+from dtrain.process.start_protocol import Exited, Refused
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.messages import Held, HoldPorts, Put, StartOrder
+from dtrain.runs.states import FailureKind
+from dtrain_cli.agent.messages import Held, HoldPorts, StartOrder
 from dtrain_cli.fleet.agents import AgentAnswer
 from dtrain_cli.fleet.host_rules import Gone, HostsAlive
 from dtrain_cli.fleet.locations import RemotePlace
 from dtrain_cli.fleet.mirror import LOST_STATUS
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.plan.run_plan import TaskLaunch, Workload
-from dtrain_cli.targets.target import HostLost, HostNews, TargetFailed
+from dtrain_cli.targets.target import HostNews, TargetFailed
 
 CHIEF, WORKER0, WORKER1 = (TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1"))
 CLUSTER = ClusterSection(chief=1, worker=2, ps=0, evaluator=0)
@@ -106,27 +108,45 @@ def test_a_task_that_is_due_while_its_host_is_cut_off_starts_when_the_host_is_ba
     ]
 
 
-def test_a_spare_host_takes_over_the_tasks_of_a_lost_one(fleet, tmp_path):
+def ends(*tasks, status=LOST_STATUS):
+    return [Exited(task, 0, status, 0) for task in tasks]
+
+
+def test_a_spare_host_takes_the_place_of_a_lost_one_by_another_start(fleet):
     target = fleet(Host("h3", spare=True))
     assert {host for host, _ in target._agents.orders(StartOrder)} == {"h1", "h2"}
     target._agents.sent.clear()
-    assert lose(target, "h2") == []
-    assert [(host, order.count) for host, order in target._agents.orders(HoldPorts)] == [("h3", 2)]
-    target._handle_news(AgentAnswer("h3", Held([3001, 3002])))
-    assert told(target) == [Exited(f"worker:{index}", 0, LOST_STATUS, 0) for index in (0, 1)]
-    assert {host for host, _ in target._agents.orders(Put)} == {"h1", "h2", "h3"}
-    again = target.placed(launch(tmp_path, WORKER0, 1))
-    assert (target.host_of(again), again.address) == ("h3", "10.0.0.3:3001")
-    target.start(again)
-    assert [host for host, _ in target._agents.orders(StartOrder)] == ["h3"]
+    why = "h2 is lost: the run stops, and starts again with the spare host h3 in its place"
+    assert lose(target, "h2") == [
+        TargetFailed(why, FailureKind.HOST_LOST, {"h2": "h3"}),
+        *ends("worker:0", "worker:1"),
+    ]
+    assert target._agents.sent == [], "no task is moved"
 
 
-def test_a_spare_host_that_is_lost_too_ends_what_it_was_to_take_over(fleet):
+def test_a_spare_host_that_is_lost_ends_nothing_as_it_has_no_task(fleet):
     target = fleet(Host("h3", spare=True))
-    lose(target, "h2")
-    lost = lose(target, "h3")
-    why = "h3 is lost, and no spare host takes its tasks"
-    assert lost == [HostLost(f"worker:{index}", 0, why) for index in (0, 1)]
+    assert lose(target, "h3") == []
+    why = "h2 is lost, and no spare host takes its place"
+    assert lose(target, "h2")[0] == TargetFailed(why, FailureKind.HOST_LOST)
+
+
+def test_a_command_is_not_started_again_as_nothing_of_it_is_saved(fleet):
+    target = fleet(Host("h3", spare=True))
+    target._run = replace(target._run, workload=Workload(None, ("sleep",), Path()))
+    assert lose(target, "h2")[0].replaced == {}
+
+
+def test_a_host_whose_ports_others_have_taken_meanwhile_is_lost(fleet):
+    target = fleet(Host("h3", spare=True))
+    assert lose(target, "h2", usable=True) == []
+    assert [(host, order.wanted) for host, order in target._agents.orders(HoldPorts)] == [
+        ("h2", [2002, 2003])
+    ]
+    target._handle_news(AgentAnswer("h2", Held([2002, 2004])))
+    failed, *others = told(target)
+    assert failed.reason.startswith("h2: ports of its tasks are taken: the run stops, and starts again with ")
+    assert others == ends("worker:0", "worker:1")
 
 
 def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(fleet):
@@ -142,15 +162,17 @@ def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(
     )
 
 
-def test_without_a_spare_host_the_tasks_of_a_lost_one_are_lost_for_good(fleet, tmp_path):
+def test_without_a_spare_host_the_run_ends_with_a_lost_one(fleet, tmp_path):
     target = fleet(Host("h3"))
     target._agents.alive.ended(WORKER1, 0)
     target._agents.alive.cut("h2", 1.0)
     target.start(launch(tmp_path, WORKER1, 1))
-    why = "h2 is lost, and no spare host takes its tasks"
-    assert lose(target, "h2") == [HostLost("worker:0", 0, why), HostLost("worker:1", 1, why)]
-    target.start(launch(tmp_path, WORKER0, 1))
-    assert told(target) == [HostLost("worker:0", 1, why)]
+    why = "h2 is lost, and no spare host takes its place"
+    assert lose(target, "h2") == [
+        TargetFailed(why, FailureKind.HOST_LOST),
+        *ends("worker:0"),
+        Refused("worker:1", 1, why),
+    ]
 
 
 def test_a_host_is_waited_for_as_long_as_the_spec_says(tmp_path):

@@ -161,7 +161,7 @@ def test_what_the_agent_sends_is_what_is_fetched_over_an_earlier_fetch(here, tmp
 @pytest.fixture
 def locations():
     """A chief and a server on h1, two workers on h2."""
-    locations = Locations(read_hosts("h1:2,h2:2"))
+    locations = Locations(read_hosts("h1:2,h2:2"), {})
     locations.assign(ClusterSection(chief=1, worker=2, ps=1, evaluator=0), {})
     assert locations.tasks_of("h2") == [TaskId.parse("worker:0"), TaskId.parse("worker:1")]
     return locations
@@ -181,7 +181,7 @@ def test_a_host_writes_files_of_its_own_tasks_and_the_leaders_those_of_the_run(l
 
 
 def test_without_servers_every_host_with_a_replica_may_come_to_lead():
-    locations = Locations(read_hosts("h1:2,h2:1,h3:1"))
+    locations = Locations(read_hosts("h1:2,h2:1,h3:1"), {})
     locations.assign(ClusterSection(chief=1, worker=1, ps=0, evaluator=1), {Role.WORKER: "h2"})
     hosts = ("h1", "h2", "h3")
     assert [locations.may_write(host, "metrics.jsonl") for host in hosts] == [True, True, False]

@@ -14,12 +14,13 @@ from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, read_record, write_record
 from dtrain.runs.states import FailureKind
+from dtrain_cli.fleet.mirror import LOST_STATUS
 from dtrain_cli.launch.policies.patience import LaunchLimits
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, TaskLaunch, Workload, build_plan
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import lost_on_the_way
-from dtrain_cli.targets.target import HostLost
+from dtrain_cli.targets.target import TargetFailed
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -91,14 +92,14 @@ class FakeTarget:
     Attributes:
         scripts: by task; those that are absent run until they are told to stop.
         later: by task, of attempts after the first, where these differ.
-        lost: when the host of which task is lost for good.
+        lost: when the host of which tasks is lost for good, and which host replaces it.
     """
 
     scripts: dict[str, TaskScript]
     later: dict[str, TaskScript] = field(default_factory=dict)
     signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
     refused: tuple[str, ...] = ()
-    lost: tuple[tuple[float, str], ...] = ()
+    lost: tuple[tuple[float, tuple[str, ...], dict[str, str]], ...] = ()
     now_s: float = 1000.0
     record: RunRecord = field(default_factory=lambda: RunRecord("id", "name"))
     alive: dict[str, int] = field(default_factory=dict)
@@ -112,7 +113,10 @@ class FakeTarget:
 
     def __post_init__(self) -> None:
         self._coming = [(self.now_s + at_s, number) for at_s, number in self.signals_to_launcher]
-        self._coming += [(self.now_s + at_s, HostLost(name, 0, "h2 is lost")) for at_s, name in self.lost]
+        for at_s, names, replaced in self.lost:
+            why = TargetFailed("h2 is lost", FailureKind.HOST_LOST, replaced)
+            self._coming += [(self.now_s + at_s, why)]
+            self._coming += [(self.now_s + at_s, Exited(name, 0, LOST_STATUS, 0)) for name in names]
 
     def _script(self, name: str, attempt: int) -> TaskScript:
         script = self.scripts.get(name, TaskScript())
@@ -132,9 +136,6 @@ class FakeTarget:
 
     def newest(self, files: RunFiles) -> SavedRecord | None:
         raise AssertionError("no run is resumed")
-
-    def placed(self, launch: TaskLaunch) -> TaskLaunch:
-        return launch
 
     def hold_addresses(self, cluster: ClusterSection) -> ClusterSpec:
         raise AssertionError("the plan has its addresses")
@@ -214,8 +215,6 @@ class FakeTarget:
                 if self.alive.get(event.task) != event.attempt:
                     continue
                 del self.alive[event.task]
-            if isinstance(event, HostLost):
-                self.alive.pop(event.task)
             if isinstance(event, Started):
                 self.reported.add(event.task)
             heard.append(event)

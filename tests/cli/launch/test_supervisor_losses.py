@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from dtrain.cluster import Role, TaskId
 from dtrain.config import training_section
 from dtrain.runs.files import RunFiles, SavedRecord, write_record
-from dtrain.runs.states import FailureKind
+from dtrain.runs.states import FailureKind, RunState
 
 
 @pytest.mark.parametrize(("updates", "state"), [("sync", "failed"), ("async", "succeeded")])
@@ -171,22 +171,41 @@ def test_a_cause_is_named_before_those_who_missed_the_task_that_had_it(tmp_path)
     )
 
 
-@pytest.mark.parametrize(
-    ("task", "code", "word"),
-    [
-        ("worker:1", 0, "worker:1 has failed: h2 is lost; training continues without it"),
-        ("ps:0", 1, "ps:0 failed: h2 is lost; stopping the others"),
-        ("chief:0", 1, "chief:0 failed: h2 is lost; stopping the others"),
-    ],
-)
-def test_a_host_that_is_lost_for_good_ends_the_run_only_if_its_task_is_needed(tmp_path, task, code, word):
-    target = FakeTarget(
-        {"chief:0": TaskScript(9, saved_step=7), "worker:0": TaskScript(9)}, lost=((3.0, task),)
-    )
+CHIEF_SAVES = {"chief:0": TaskScript(saved_step=7)}
+
+
+@pytest.mark.parametrize("task", ["worker:1", "ps:0", "chief:0"])
+def test_a_host_that_is_lost_for_good_stops_the_run_in_order(tmp_path, task):
+    target = FakeTarget(CHIEF_SAVES, lost=((3.0, (task,), {}),))
     supervisor, outcome = perform(tmp_path, target)
-    assert outcome.exit_code == code
-    assert word in target.said
+    assert (outcome.exit_code, outcome.failure.kind) == (1, FailureKind.HOST_LOST)
+    assert "h2 is lost" in target.said
     assert supervisor.lives[TaskId.parse(task)].restarts == 0
     assert target.record.saved == SavedRecord(7, f"on here in {tmp_path}")
-    if code:
-        assert outcome.failure.kind is FailureKind.HOST_LOST
+    assert {number for _, name, number in target.sent if name != task} == {signal.SIGTERM}
+    assert (target.record.state, supervisor.replaced) == (RunState.FAILED, {})
+
+
+def test_a_run_that_starts_again_on_a_spare_host_has_not_ended(tmp_path):
+    lost = ((3.0, ("worker:1",), {"h2": "h4"}), (3.0, ("worker:0",), {"h3": "h5"}))
+    target = FakeTarget(CHIEF_SAVES, lost=lost)
+    supervisor, _ = perform(tmp_path, target)
+    assert supervisor.replaced == {"h2": "h4", "h3": "h5"}
+    assert target.record.state is RunState.STOPPING
+    assert target.record.saved.step == 7
+
+
+def test_a_second_lost_host_without_a_spare_one_ends_the_run(tmp_path):
+    lost = ((3.0, ("worker:1",), {"h2": "h4"}), (3.0, ("worker:0",), {}))
+    supervisor, outcome = perform(tmp_path, FakeTarget(CHIEF_SAVES, lost=lost))
+    assert (supervisor.replaced, outcome.failure.kind) == ({}, FailureKind.HOST_LOST)
+
+
+def test_a_user_who_stops_a_run_that_is_about_to_start_again_has_stopped_it(tmp_path):
+    slow = {**CHIEF_SAVES, "worker:0": TaskScript(leaves_s=2.0)}
+    target = FakeTarget(
+        slow, lost=((3.0, ("worker:1",), {"h2": "h4"}),), signals_to_launcher=[(4.0, signal.SIGINT)]
+    )
+    supervisor, outcome = perform(tmp_path, target)
+    assert (supervisor.replaced, outcome.state, outcome.exit_code) == ({}, RunState.STOPPED, 130)
+    assert target.record.state is RunState.STOPPED
