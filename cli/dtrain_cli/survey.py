@@ -3,22 +3,19 @@
 import contextlib
 import os
 import secrets
-import selectors
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import click
 import msgspec
 
 from dtrain.config import Host, NetworkSection, RunSpec, read_hosts
 from dtrain.config.choices import On
-from dtrain.errors import DtrainError, SpecError
+from dtrain.errors import SpecError
+from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
-    PING_S,
-    Answer,
     AskClock,
     FileFound,
     FindFile,
@@ -26,19 +23,20 @@ from dtrain_cli.agent.messages import (
     HoldPorts,
     HostFacts,
     Listen,
-    Order,
-    Ping,
-    Pong,
     PortsListening,
     TimeOfDay,
     Tried,
     Try,
 )
 from dtrain_cli.console.streams import print_json, say
-from dtrain_cli.fleet.host_rules import Logins, address_of, unfit
-from dtrain_cli.fleet.link import HostError, Link, Opener
+from dtrain_cli.fleet.agents import Agents
+from dtrain_cli.fleet.host_rules import address_of, unfit
+from dtrain_cli.fleet.link import HostError, Opener
 from dtrain_cli.fleet.locations import host_port
+from dtrain_cli.fleet.mirror import Mirror
+from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.placement import hosts_of_addresses
+from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Srun, read_allocation
 from dtrain_cli.targets.ssh import Ssh
 
@@ -119,8 +117,7 @@ def remarks(hosts: Sequence[HostFound], folder: str) -> Iterator[str]:
 def check_hosts(spec: RunSpec, as_json: bool) -> None:
     """Print one table of a spec's hosts; raise a `HostError` if they cannot run a cluster together."""
     hosts, opener = _hosts(spec)
-    with Visits(opener, hosts, spec.network, say) as visits:
-        found = visits.survey(Path.cwd())
+    found = HostSurvey(hosts, opener, spec.network).found_out(Path.cwd())
     reasons, noted = list(problems(found)), list(remarks(found, str(Path.cwd())))
     if as_json:
         print_json({"hosts": msgspec.to_builtins(found), "mistakes": reasons, "remarks": noted})
@@ -142,116 +139,45 @@ def _hosts(spec: RunSpec) -> tuple[list[Host], Opener]:
     return said, Ssh(python, foreign=True)
 
 
-T = TypeVar("T")
 LOGIN_S = 20.0
 """For all logins, and so much more for each dozen of hosts: few are under way at once."""
 _LOGIN_S_A_HOST = LOGIN_S / 12
 ANSWER_S = 10.0
 CONNECT_S = 5.0
-_TICK_S = 0.1
 _CLOCK_LOOKS = 3
 
 
-class Visit(msgspec.Struct):
-    """The process that carries the streams of one host's agent."""
+class HostSurvey:
+    """The visits to some hosts, through agents that belong to no run."""
 
-    link: Link
-    begun_s: float = msgspec.field(default_factory=time.monotonic)
-    welcome: HostFacts | None = None
-    heard_s: float = 0.0
-
-
-class Visits:
-    """The visits to some hosts, which are ended as this context is left."""
-
-    def __init__(
-        self, opener: Opener, hosts: Sequence[Host], network: NetworkSection, say: Callable[[str], None]
-    ) -> None:
-        self._say = say
-        self.found = {host.host: HostFound(host.host) for host in hosts}
+    def __init__(self, hosts: Sequence[Host], opener: Opener, network: NetworkSection) -> None:
         self._hosts = {host.host: host for host in hosts}
-        self._opener = opener
+        self._found = {name: HostFound(name) for name in self._hosts}
         self._network = network
-        self._visits: dict[str, Visit] = {}
-        self._selector = selectors.DefaultSelector()
-        self._ping_s = 0.0
-        ports = network.port_range
-        self._ports = (0, 0) if ports is None else (ports.start, ports.stop - 1)
-        self._logins = Logins(self._hosts)
+        self._signals = SignalInbox()
+        self._agents = Agents(opener, None, Mirror(Path(os.devnull), lambda *_: False), LEASE_S)
+        self._agents.wake_on(self._signals)
+        self._steps = Preparation(self._agents, self._signals, say, needed=False)
 
-    def __enter__(self) -> "Visits":
-        return self
+    def found_out(self, folder: Path) -> list[HostFound]:
+        with contextlib.closing(self._agents):
+            self._steps.log_in(list(self._hosts), LOGIN_S + _LOGIN_S_A_HOST * len(self._hosts))
+            for host, member in self._agents.members.items():
+                if member.welcome is not None:
+                    self._note(self._found[host], member.welcome, member.login_s)
+            self._measure_clocks()
+            self._find_folder(folder)
+            self._try_pairs()
+        for host, why in self._steps.unfit.items():
+            self._found[host].problem = self._found[host].problem or why
+        return list(self._found.values())
 
-    def __exit__(self, *_: object) -> None:
-        for visit in self._visits.values():
-            visit.link.kill()
-        self._selector.close()
+    @property
+    def _there(self) -> list[str]:
+        return [host for host in self._hosts if host not in self._steps.unfit]
 
-    def survey(self, folder: Path) -> list[HostFound]:
-        self._log_in()
-        self._measure_clocks()
-        self._find_folder(folder)
-        self._try_pairs()
-        return list(self.found.values())
-
-    def _log_in(self) -> None:
-        allowed_s = LOGIN_S + _LOGIN_S_A_HOST * len(self._hosts)
-        deadline_s = time.monotonic() + allowed_s
-        while not self._logins.done and time.monotonic() < deadline_s:
-            for host in self._logins.begin(time.monotonic()):
-                try:
-                    visit = Visit(Link(host, self._opener.open(host)))
-                except DtrainError as error:
-                    self.found[host].problem = str(error)
-                    self._logins.succeeded(host)
-                    continue
-                self._visits[host] = visit
-                self._selector.register(visit.link, selectors.EVENT_READ, visit)
-            self._turn()
-        for host in self._logins.missing:
-            reason = self.found[host].problem or f"{host}: no answer within {allowed_s:.0f} s"
-            self.found[host].problem = reason
-            if host in self._visits:
-                self._end(self._visits[host], reason)
-
-    def _turn(self) -> list[tuple[str, Answer]]:
-        """Return the answers of a moment, each with its host, and keep the leases."""
-        answers: list[tuple[str, Answer]] = []
-        for key, _ in self._selector.select(_TICK_S):
-            answers += self._receive(key.data)
-        now_s = time.monotonic()
-        if now_s >= self._ping_s:
-            self._ping_s = now_s + PING_S
-            for visit in self._visits.values():
-                if visit.welcome is not None:
-                    visit.link.send(Ping(visit.heard_s))
-        for visit in self._visits.values():
-            visit.link.pump()
-        return answers
-
-    def _receive(self, visit: Visit) -> list[tuple[str, Answer]]:
-        host = visit.link.host
-        try:
-            answers = visit.link.read()
-        except HostError as error:
-            self._end(visit, str(error))
-            return []
-        for answer in answers:
-            if isinstance(answer, Pong | HostFacts):
-                visit.heard_s = max(visit.heard_s, answer.monotonic_s)
-            if isinstance(answer, HostFacts):
-                self._welcomed(visit, answer)
-        if visit.link.over:
-            reason, again = self._opener.explain(host, visit.link.exit_code(), visit.link.words())
-            self._end(visit, reason, again)
-        return [(host, answer) for answer in answers]
-
-    def _welcomed(self, visit: Visit, welcome: HostFacts) -> None:
-        found = self.found[visit.link.host]
-        visit.welcome = welcome
-        self._logins.succeeded(found.host)
-        found.login_s = time.monotonic() - visit.begun_s
-        found.python, found.dtrain = welcome.python, welcome.version
+    def _note(self, found: HostFound, welcome: HostFacts, login_s: float) -> None:
+        found.login_s, found.python, found.dtrain = login_s, welcome.python, welcome.version
         found.problem = unfit(found.host, welcome)
         try:
             alone = len(self._hosts) == 1
@@ -259,41 +185,17 @@ class Visits:
         except HostError as error:
             found.problem = found.problem or str(error)
 
-    def _end(self, visit: Visit, reason: str, again: bool = False) -> None:
-        """End a visit; `again` says whether another login may succeed where this one has not."""
-        host = visit.link.host
-        self.found[host].problem = reason = self.found[host].problem or reason
-        self._selector.unregister(visit.link)
-        visit.link.kill()
-        del self._visits[host]
-        if again and visit.welcome is None and self._logins.failed(host, time.monotonic()):
-            self._say(f"{reason}; trying again")
-        else:
-            self._logins.succeeded(host)
-
-    def _ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
-        for host, order in orders.items():
-            if host in self._visits:
-                self._visits[host].link.send(order)
-        found: dict[str, T] = {}
-        deadline_s = time.monotonic() + timeout_s
-        while self._visits.keys() & orders.keys() - found.keys() and time.monotonic() < deadline_s:
-            for host, answer in self._turn():
-                if host in orders and isinstance(answer, kind):
-                    found.setdefault(host, answer)
-        return found
-
     def _measure_clocks(self) -> None:
-        for host in list(self._visits):
+        for host in self._there:
             measurements = []
             for _ in range(_CLOCK_LOOKS):
                 before_s = time.time()
-                answer = self._ask({host: AskClock()}, TimeOfDay).get(host)
+                answer = self._steps.ask({host: AskClock()}, TimeOfDay, ANSWER_S).get(host)
                 took_s = time.time() - before_s
                 if answer is not None:
                     measurements.append((took_s, answer.wall_s - before_s - took_s / 2))
             if measurements:
-                self.found[host].clock_s = min(measurements)[1]
+                self._found[host].clock_s = min(measurements)[1]
 
     def _find_folder(self, folder: Path) -> None:
         mark = folder / f".dtrain-check-{secrets.token_hex(8)}"
@@ -305,36 +207,30 @@ class Visits:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-            for host, seen in self._ask(
-                dict.fromkeys(self._visits, FindFile(str(mark), content)), FileFound
-            ).items():
-                self.found[host].sees_folder = seen.there
+            questions = dict.fromkeys(self._there, FindFile(str(mark), content))
+            for host, seen in self._steps.ask(questions, FileFound, ANSWER_S).items():
+                self._found[host].sees_folder = seen.there
         finally:
             with contextlib.suppress(OSError):
                 mark.unlink()
 
     def _try_pairs(self) -> None:
-        held = self._ask(
-            {
-                host: HoldPorts(address, 1, *self._ports)
-                for host in self._visits
-                if (address := self.found[host].address) is not None
-            },
-            Held,
-        )
+        ports = self._network.port_range
+        first, last = (0, 0) if ports is None else (ports.start, ports.stop - 1)
+        own = {host: address for host in self._there if (address := self._found[host].address) is not None}
+        orders = {host: HoldPorts(address, 1, first, last) for host, address in own.items()}
         addresses: dict[str, str] = {}
-        for host, answer in held.items():
+        for host, answer in self._steps.ask(orders, Held, ANSWER_S).items():
             if (reason := answer.lacking(1)) is not None:
-                self.found[host].problem = f"{host}: {reason}"
+                self._found[host].problem = f"{host}: {reason}"
             else:
-                addresses[host] = host_port(self.found[host].address or "", answer.ports[0])
-        self._ask(dict.fromkeys(addresses, Listen(True)), PortsListening)
+                addresses[host] = host_port(own[host], answer.ports[0])
+        self._steps.ask(dict.fromkeys(addresses, Listen(True)), PortsListening, ANSWER_S)
         others = {host: {each: to for each, to in addresses.items() if each != host} for host in addresses}
-        orders = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
-        tried = self._ask(orders, Tried, CONNECT_S + ANSWER_S)
-        for host in orders:
-            found = tried.get(host)
+        tries = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
+        tried = self._steps.ask(tries, Tried, CONNECT_S + ANSWER_S)
+        for host in tries:
             for other, address in others[host].items():
-                why = "its agent has not answered" if found is None else found.problems.get(address)
+                why = tried[host].problems.get(address) if host in tried else "its agent has not answered"
                 if why is not None:
-                    self.found[host].unreached[other] = why
+                    self._found[host].unreached[other] = why

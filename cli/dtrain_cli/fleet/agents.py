@@ -44,6 +44,8 @@ class AgentHost(msgspec.Struct):
     """A host and its agent; `why` is the reason why its stream has ended."""
 
     link: Link
+    begun_s: float = msgspec.field(default_factory=time.monotonic)
+    login_s: float = 0.0
     welcome: HostFacts | None = None
     clock: HostClock | None = None
     ready: RunReady | None = None
@@ -69,10 +71,13 @@ News = AgentAnswer | StreamEnded | Gone | Silent | HeardAgain
 
 
 class Agents:
-    """The agents of one run by host, and which hosts are alive."""
+    """The agents of one run by host, and which hosts are alive.
+
+    The last word of a login is `RunReady`; without `begin` they belong to no run, and it is `HostFacts`.
+    """
 
     def __init__(
-        self, opener: Opener, begin: Callable[[str], BeginRun], mirror: Mirror, lease_s: float
+        self, opener: Opener, begin: Callable[[str], BeginRun] | None, mirror: Mirror, lease_s: float
     ) -> None:
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
@@ -86,7 +91,7 @@ class Agents:
         self._selector.register(source, selectors.EVENT_READ, None)
 
     def log_in(self, host: str) -> None:
-        """Start a login to a host; `AgentAnswer` with `RunReady`, or `StreamEnded`, follows."""
+        """Start a login to a host; `AgentAnswer` with its last word, or `StreamEnded`, follows."""
         self._drop(host)
         link = Link(host, self._opener.open(host))
         self.members[host] = AgentHost(link)
@@ -166,7 +171,11 @@ class Agents:
             case HostFacts():
                 member.welcome = answer
                 member.clock = HostClock(answer.monotonic_s, now_s)
-                if (reason := unfit(host, answer)) is not None:
+                member.login_s = now_s - member.begun_s
+                if self._begin is None:
+                    self.alive.ready(host, answer.monotonic_s, now_s)
+                    news.append(AgentAnswer(host, answer))
+                elif (reason := unfit(host, answer)) is not None:
                     member.why = reason
                     member.link.close()
                 else:

@@ -214,6 +214,11 @@ class Logins:
     def succeeded(self, host: str) -> None:
         self._under_way.discard(host)
 
+    @property
+    def again(self) -> dict[str, int]:
+        """Return the hosts that were tried more than once, and how often."""
+        return {host: count + 1 for host, count in self._failed.items() if count}
+
     def failed(self, host: str, now_s: float) -> bool:
         self._under_way.discard(host)
         count = self._failed[host]

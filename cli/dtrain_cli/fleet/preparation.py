@@ -13,6 +13,7 @@ from dtrain_cli.agent.messages import (
     Failed,
     Held,
     HoldPorts,
+    HostFacts,
     Listen,
     Order,
     PortsListening,
@@ -44,12 +45,20 @@ class StartInterruptedError(DtrainError):
 
 
 class Preparation:
-    """The steps of the start, each on all hosts at once; a `HostError` says why a host cannot be used."""
+    """The steps of the start, each on all hosts at once.
 
-    def __init__(self, agents: Agents, signals: SignalInbox, say: Callable[[str], None]) -> None:
+    A `HostError` says why a host cannot be used; unless all are `needed`: then its reason is kept in `unfit`,
+    and the steps go on without it.
+    """
+
+    def __init__(
+        self, agents: Agents, signals: SignalInbox, say: Callable[[str], None], needed: bool = True
+    ) -> None:
         self._agents = agents
         self._signals = signals
         self._say = say
+        self._needed = needed
+        self.unfit: dict[str, str] = {}
 
     def log_in(self, hosts: Sequence[str], timeout_s: float) -> None:
         logins = Logins(hosts)
@@ -58,20 +67,39 @@ class Preparation:
         while not logins.done:
             now_s = time.monotonic()
             if now_s >= deadline_s:
-                host = logins.missing[0]
-                why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
-                raise HostError(_and_more(why, logins.missing[1:]))
+                hosts = logins.missing
+                for host in hosts:
+                    why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
+                    self._give_up(host, why, hosts[1:])
+                break
             for host in logins.begin(now_s):
-                self._agents.log_in(host)
+                self._log_in(host, logins)
             for news in self._turn():
-                if isinstance(news, AgentAnswer) and isinstance(news.answer, RunReady):
+                if isinstance(news, AgentAnswer) and isinstance(news.answer, RunReady | HostFacts):
                     logins.succeeded(news.host)
                 elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
                     may_try_again = news.again and news.host in logins.missing
                     if not (may_try_again and logins.failed(news.host, time.monotonic())):
-                        raise HostError(news.reason)
-                    self._say(f"{news.reason}; trying again")
+                        logins.succeeded(news.host)
+                        tries = logins.again.get(news.host)
+                        self._give_up(news.host, f"{news.reason}{f'; tried {tries} times' if tries else ''}")
+        if again := [f"{host} ({n} times)" for host, n in logins.again.items() if host not in self.unfit]:
+            self._say(f"logged in after several tries: {', '.join(again)}")
+
+    def _log_in(self, host: str, logins: Logins) -> None:
+        try:
+            self._agents.log_in(host)
+        except DtrainError as error:  # there is no ssh
+            if self._needed:
+                raise
+            logins.succeeded(host)
+            self.unfit[host] = str(error)
+
+    def _give_up(self, host: str, why: str, others: Sequence[str] = ()) -> None:
+        if self._needed:
+            raise HostError(_and_more(why, others))
+        self.unfit.setdefault(host, why)
 
     def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> dict[str, str]:
         there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
@@ -115,27 +143,26 @@ class Preparation:
                 "these ports in the firewalls (`network.ports` names them), or give `network.interface`"
             )
 
-    def ask(self, orders: Mapping[str, Order], kind: type[T]) -> dict[str, T]:
+    def ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
         for host, order in orders.items():
             self._agents.send(host, order)
-        return self.wait(list(orders), kind, ANSWER_S)
+        return self.wait(list(orders), kind, timeout_s)
 
     def wait(self, hosts: Sequence[str], kind: type[T], timeout_s: float) -> dict[str, T]:
         deadline_s = time.monotonic() + timeout_s
         answers: dict[str, T] = {}
-        while len(answers) < len(hosts):
+        while missing := [host for host in hosts if host not in answers and host not in self.unfit]:
             if time.monotonic() >= deadline_s:
-                missing = [host for host in hosts if host not in answers]
-                raise HostError(
-                    _and_more(f"{missing[0]}: its agent has not answered within {timeout_s:g} s", missing[1:])
-                )
+                for host in missing:
+                    why = f"{host}: its agent has not answered within {timeout_s:g} s"
+                    self._give_up(host, why, missing[1:])
             for news in self._turn():
                 if isinstance(news, StreamEnded):
-                    raise HostError(news.reason)
+                    self._give_up(news.host, news.reason)
                 if isinstance(news, Gone):
-                    raise HostError(f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
+                    self._give_up(news.host, f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
                 if isinstance(news, AgentAnswer) and isinstance(news.answer, Failed):
-                    raise HostError(f"{news.host}: {news.answer.reason}")
+                    self._give_up(news.host, f"{news.host}: {news.answer.reason}")
                 if isinstance(news, AgentAnswer) and isinstance(news.answer, kind):
                     answers[news.host] = news.answer
         return answers

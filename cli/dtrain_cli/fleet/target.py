@@ -102,6 +102,7 @@ class FleetTarget:
         self._say = say
         self._places: dict[str, RemotePlace] = {}
         self._restarting: dict[str, Gone] = {}
+        self._logins: dict[str, int] = {}
         self._second: SecondPlace | None = None
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
@@ -298,7 +299,9 @@ class FleetTarget:
                 if self._second is not None:
                     self._second.forget(host)
                 if self._agents.alive.phase(host) is HostPhase.CUT:
-                    self._report("cut", host, f"{reason}; logging in again")
+                    self._logins[host] = self._logins.get(host, -1) + 1
+                    if not self._logins[host]:
+                        self._report("cut", host, f"{reason}; logging in again")
             case Gone():
                 self._note_end(news)
             case AgentAnswer(host=host, answer=answer):
@@ -332,11 +335,14 @@ class FleetTarget:
         """Have the ports of a host's tasks held again before their end is reported, or give the host up."""
         if (earlier := self._restarting.pop(gone.host, None)) is not None:  # its tasks had not begun there
             gone = replace(gone, tasks=gone.tasks + earlier.tasks)
+        failed = f" ({logins} logins failed)" if (logins := self._logins.pop(gone.host, 0)) else ""
         if not gone.usable:
-            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s")
+            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{failed}")
             self._give_up(gone, f"{gone.host} is lost")
             return
-        self._report("back", gone.host, f"{gone.host}: another agent is up there; its tasks start again")
+        self._report(
+            "back", gone.host, f"{gone.host}: another agent is up there{failed}; its tasks start again"
+        )
         self._restarting[gone.host] = gone
         ports = [self._locations.port_of(task) for task in self._locations.serving(gone.host)]
         self._agents.send(gone.host, self._hold(gone.host, ports))

@@ -22,8 +22,12 @@ _FAILED = 255
 _NO_COMMAND = 127
 _NOT_EXECUTABLE = 126
 _FOR_GOOD = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|[Hh]ost key .*has changed",
+        "has another host key than your known_hosts has: it was installed anew, or another machine answers",
+    ),
     (r"Permission denied|Too many authentication failures", "asks for a password or knows no key of yours"),
-    (r"Host key verification failed", "has a host key that is not in your known_hosts, or another one"),
+    (r"Host key verification failed", "has a host key that is not in your known_hosts"),
     (r"Could not resolve hostname|Name or service not known", "is no name that ssh can resolve"),
     (r"Bad configuration option|bad configuration options", "cannot be reached with this ssh configuration"),
 )
@@ -95,8 +99,10 @@ class Ssh(AgentOpener):
         if code == _FAILED:
             for pattern, why in _FOR_GOOD:
                 if re.search(pattern, words):  # behind a jump host the last line may be what followed from it
-                    cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip()
+                    cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip(" @")
                     works = f"`ssh {host}` has to work without a question: try it once, and answer"
+                    if pattern is _FOR_GOOD[0][0]:
+                        works = f"ask who runs it, and only then give `ssh-keygen -R {host}` and log in once"
                     return f"{host}: it {why} ({cause[:_WORDS_MAX]}); {works}", False
             again = re.search(_BY_CHANCE, words) is not None or not words.strip()
             return f"{host}: ssh cannot log in{quoted}", again

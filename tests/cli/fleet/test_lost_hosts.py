@@ -12,7 +12,7 @@ from dtrain.process.start_protocol import Exited, Refused
 from dtrain.runs.files import RunFiles
 from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.messages import Held, HoldPorts, StartOrder
-from dtrain_cli.fleet.agents import AgentAnswer
+from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, HostsAlive
 from dtrain_cli.fleet.locations import RemotePlace
 from dtrain_cli.fleet.mirror import LOST_STATUS
@@ -173,6 +173,18 @@ def test_without_a_spare_host_the_run_ends_with_a_lost_one(fleet, tmp_path):
         *ends("worker:0"),
         Refused("worker:1", 1, why),
     ]
+
+
+def test_logins_that_are_tried_again_are_one_line_and_a_count(fleet):
+    target = fleet(Host("h3"))
+    target._agents.alive.cut("h2", 1.0)
+    for why in ("h2: its connection has ended", *["h2: ssh cannot log in"] * 4):
+        target._handle_news(StreamEnded("h2", why, again=True))
+    texts = [event.text for event in target._queued]
+    assert texts == ["h2: its connection has ended; logging in again"]
+    target._queued.clear()
+    target._handle_news(Gone("h2", (), usable=False, silent_s=67.0))
+    assert target._queued[0].text == "h2 is lost: no word for 67 s (4 logins failed)"
 
 
 def test_a_host_is_waited_for_as_long_as_the_spec_says(tmp_path):

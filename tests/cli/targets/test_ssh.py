@@ -4,6 +4,14 @@ from row_by_row import every_row
 
 from dtrain_cli.targets.ssh import Ssh
 
+CHANGED_KEY = (
+    "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\n"
+    "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
+    "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\n"
+    "Host key for h1 has changed and you have requested strict checking.\n"
+    "Host key verification failed."
+)
+
 
 @every_row(
     "code, words, sentence, again",
@@ -12,7 +20,9 @@ from dtrain_cli.targets.ssh import Ssh
         (255, "kex_exchange_identification: Connection closed by remote host", "cannot log in", True),
         (255, "", "ssh cannot log in", True),
         (255, "root@h1: Permission denied (publickey,password).", "asks for a password", False),
-        (255, "Host key verification failed.", "known_hosts", False),
+        (255, "Host key verification failed.", "not in your known_hosts", False),
+        (255, CHANGED_KEY, "another host key than your known_hosts has", False),
+        (255, CHANGED_KEY, "ssh-keygen -R h1", False),
         (
             255,
             "ssh: Could not resolve hostname h1: Name or service not known",
