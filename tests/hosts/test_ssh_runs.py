@@ -4,7 +4,9 @@ ssh, its agent or its launcher is lost.
 
 import json
 import signal
+import subprocess
 import time
+from functools import partial
 
 import pytest
 from hosts.rig import Rig, Ways, kill, needs_hosts
@@ -138,3 +140,49 @@ def test_hosts_that_cannot_reach_each_other_are_named_before_a_task_starts(rig, 
         assert not list(launch.run_dir.glob("tasks/*/attempt-0"))
     finally:
         rig.run("h2", "ip", "route", "del", "unreachable", rig.address("h1"))
+
+
+def test_a_detached_run_lives_without_its_users_machine_and_a_worker_joins_by_the_printed_words(
+    rig, launcher, tmp_path, monkeypatch
+):
+    """The words are typed on h3, which the run does not know."""
+    (tmp_path / "paced.py").write_text(PACED.replace("STEPS", "1000000"))
+    monkeypatch.chdir(tmp_path)  # the folder that is sent
+    dtrain = partial(launcher.dtrain, wrapper=rig.wrapper("h0"))
+
+    def said(*words):
+        command = dtrain(*words)
+        assert command.end() == 0, command.err
+        return command.out
+
+    hosts = ("--hosts", "h1,h2", "--workers", "1", "--ps", "1", "--no-evaluator", "--name", "far")
+    said("launch", "--on", "ssh", *hosts, "--detach", "paced.py")
+
+    def chief_step():
+        (status,) = (rig.state("h1") / "state/dtrain/runs").glob("*-far-*/tasks/chief-0/status.json")
+        return json.loads(status.read_text())["step"] or 0
+
+    wait_until(lambda: chief_step() > 5, "first steps")
+    rig.cut("h0")
+    try:
+        before = chief_step()
+        wait_until(lambda: chief_step() > before + 20, "steps without the user's machine")
+    finally:
+        rig.restore("h0")
+    words = f"cd {tmp_path} && {said('join-line', 'far')}"
+    with subprocess.Popen([*rig.wrapper("h0"), "ssh", "h3", words], stdin=subprocess.DEVNULL) as worker:
+        try:
+
+            def joined():
+                tasks = json.loads(said("status", "far", "--json"))["tasks"]
+                return any(task["task"] == "worker:1" and task["step"] for task in tasks)
+
+            wait_until(joined, "the worker of another machine to make steps")
+        finally:
+            for pid in tasks_of(rig, "h3"):  # it would wait for the server as long as the spec says
+                kill(pid)
+            worker.wait(60)
+            said("stop", "far")
+    command = dtrain("status", "far", "--json")
+    assert (command.end(), json.loads(command.out)["state"]) == (4, "stopped")
+    wait_until(lambda: not any(tasks_of(rig, name) for name in rig.names), "the hosts to be empty")

@@ -11,12 +11,16 @@ from pathlib import Path
 
 import msgspec
 
+from dtrain.runs.files import default_runs_dir
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.agent.run_folders import LOCK, code_store, open_lock, release, run_folder
+from dtrain_cli.agent.run_folders import LAUNCHER, LOCK, code_store, open_lock, release, run_folder
 
 
 class Leftovers(msgspec.Struct, frozen=True):
-    """The runs whose files are to go, by id; `host` is the launcher's name for this host."""
+    """The runs whose files are to go, by id; `host` is the launcher's name for this host.
+
+    Of a detached run whose launcher was here, its directory goes too.
+    """
 
     host: str
     runs: list[str]
@@ -32,21 +36,25 @@ class Removed(msgspec.Struct, frozen=True):
 def remove(leftovers: Leftovers) -> Removed:
     found, problems = [], {}
     for run in leftovers.runs:
-        folder = run_folder(leftovers.host, run)
-        if not folder.is_dir():
+        places = {run_folder(leftovers.host, run): LOCK}
+        if (launcher := run_folder(LAUNCHER, run)).is_dir():
+            places |= {default_runs_dir() / run: "lock", launcher: LOCK}
+        there = {folder: lock for folder, lock in places.items() if folder.is_dir()}
+        if not there:
             continue
         found.append(run)
         try:
-            _remove(folder)
+            for folder, lock in there.items():
+                _remove(folder, lock)
         except BlockingIOError:
-            problems[run] = "its agent is still there"
+            problems[run] = f"its {'agent' if lock == LOCK else 'launcher'} is still there"
         except OSError as error:
             problems[run] = f"{error.filename or folder} cannot be removed: {error.strerror or error}"
     return Removed(found, problems)
 
 
-def _remove(folder: Path) -> None:
-    descriptor = open_lock(folder / LOCK)
+def _remove(folder: Path, lock: str) -> None:
+    descriptor = open_lock(folder / lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         release(code_store(), folder)

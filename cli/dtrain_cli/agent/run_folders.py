@@ -21,6 +21,8 @@ from dtrain_cli.code import digest_of, discard, link_farm, unpack
 
 WORK = "work"
 """The folder of a run's directory in which its tasks run."""
+LAUNCHER = "detached launcher"
+"""Stands for a host in the folder of a launcher that was started on one of the hosts."""
 LOCK = "agent.lock"
 """The file of a run's directory that the agent of the run holds."""
 ROOM_BYTES = 1 << 16

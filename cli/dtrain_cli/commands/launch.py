@@ -77,7 +77,7 @@ _directory_options = all_of(
 @click.option("--queue", is_flag=True, help="Wait in line until the cores and the memory are free.")
 @click.option("--cores", type=Count(1), metavar="N", help="With --queue: claim N (default: one a task).")
 @click.option("--memory", type=Memory(), metavar="SIZE", help="With --queue: claim e.g. 2GB (default: none).")
-@click.option("--detach", is_flag=True, help="On an engine that owns the tasks: submit, do not follow.")
+@click.option("--detach", is_flag=True, help="Start it elsewhere, and do not follow it.")
 @click.option(
     "--prometheus",
     type=click.Path(dir_okay=False, path_type=Path),

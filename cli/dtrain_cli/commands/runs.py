@@ -93,9 +93,13 @@ def _reports(run: "KnownRun", watch: bool, every_s: float = WATCH_EVERY_S) -> It
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()
-    place = _place(run)
+    place, there = _place(run), _is_detached(run)
     while True:
-        if place is None:
+        if there:
+            from dtrain_cli.launch.on_hosts import report_there as report_detached
+
+            report = report_detached(run)
+        elif place is None:
             report = read_report(run.files.directory, meter)
         else:
             from dtrain_cli.launch.kubernetes.later import report_there
@@ -143,7 +147,14 @@ def logs(
     from dtrain_cli.console.streams import PlainBytes
     from dtrain_cli.runs.logs import TaskOutput
 
-    run, tasks = _chosen(list(run_and_tasks), runs_dir)
+    words = list(run_and_tasks)
+    known = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
+    if _is_detached(known):
+        from dtrain_cli.launch.on_hosts import end_as
+
+        flags = {"-f": follow, "--stacks": stacks, "--json": as_json, f"-n{last}": last is not None}
+        end_as(known, ["logs", *(flag for flag, wanted in flags.items() if wanted)], words)
+    run, tasks = known, _chosen(known, words)
     if _show_stacks(run, tasks, as_json) if stacks else _shown_there(run, tasks, last, follow, as_json):
         return
     outputs = [TaskOutput(run.files, task) for task in tasks]
@@ -210,10 +221,20 @@ def _stacks(run: "KnownRun", tasks: list[TaskId]) -> Iterator[tuple[str, str]]:
             yield task["task"], said.stdout or f"process {member.pid}: py-spy cannot read it: {why}"
 
 
-def _chosen(words: list[str], runs_dir: Path | None) -> tuple["KnownRun", list[TaskId]]:
+def _is_detached(run: "KnownRun") -> bool:
+    from dtrain_cli.runs.index import where_of
+
+    return where_of(run.files).launcher is not None
+
+
+def _lives_there(run: "KnownRun") -> bool:
+    live = run.record.state in LIVE_RUN_STATES and _is_detached(run)
+    return live and next(_reports(run, watch=False))["state"] in LIVE_RUN_STATES
+
+
+def _chosen(run: "KnownRun", words: list[str]) -> list[TaskId]:
     from dtrain_cli.runs.report import with_joined
 
-    run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
     known = [TaskId.parse(task.task) for task in with_joined(run.files, run.record.tasks)]
     tasks = [TaskId.parse(word) for word in words] or known
     for task in tasks:
@@ -221,7 +242,7 @@ def _chosen(words: list[str], runs_dir: Path | None) -> tuple["KnownRun", list[T
             raise SpecError(
                 f"run {run.record.run} has no {task}; it has {', '.join(map(str, known)) or 'no tasks'}"
             )
-    return run, tasks
+    return tasks
 
 
 def _is_task(word: str) -> bool:
@@ -284,11 +305,9 @@ def _print_output(output: "TaskOutput", shown: "PlainBytes | None", width: int, 
 @runs_dir_option
 def stop(run: str | None, wait: float, as_json: bool, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, servers."""
-    from dtrain_cli.runs.report import read_report
-
     found = find(run, runs_dir)
     name = found.record.run
-    state = read_report(found.files.directory, goodput=False)["state"]
+    state = next(_reports(found, watch=False))["state"]
     if state not in LIVE_RUN_STATES:
         why = "its launcher has died, and its tasks with it" if state == RunState.STALE else f"it has {state}"
         click.echo(f"run {name} is not running: {why}", err=True)
@@ -302,7 +321,6 @@ def stop(run: str | None, wait: float, as_json: bool, runs_dir: Path | None) -> 
 def _stopped(found: "KnownRun", wait_s: float) -> str:
     """Stop a run, say how it has ended, and return its state; raise a `RunError` if it runs on."""
     from dtrain_cli.runs.ending import stop_launcher
-    from dtrain_cli.runs.report import read_report
 
     name = found.record.run
     if (place := _place(found)) is not None:
@@ -311,11 +329,15 @@ def _stopped(found: "KnownRun", wait_s: float) -> str:
         state = stop_there(found, place)
         click.echo(f"run {name} has {state}{place.what_stays}", err=True)
         return str(state)
-    if not stop_launcher(found, wait_s):
+    if _is_detached(found):
+        from dtrain_cli.launch.on_hosts import stop_there as stop_detached
+
+        stop_detached(found, wait_s)
+    elif not stop_launcher(found, wait_s):
         raise RunError(
             f"run {name} is still stopping after {wait_s:g} s; look at it with `dtrain status {name}`"
         )
-    state = read_report(found.files.directory, goodput=False)["state"]
+    state = next(_reports(found, watch=False))["state"]
     click.echo(f"run {name} has {state}", err=True)
     return str(state)
 
@@ -343,6 +365,8 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
             continue
         known.append(run)
         where = where_text(where_of(run.files))
+        if _is_detached(run):
+            report["state"] = run.record.state  # as it was known last
         listed.append({**{name: report[name] for name in fields}, "where": where})
         found.unread.extend(report["damaged"])
     for line in found.unread if listed or as_json else ():
@@ -364,7 +388,31 @@ def runs(as_json: bool, runs_dir: Path | None) -> None:
         )
 
 
-COMMANDS = (status, logs, stop, runs)
+@click.command(
+    "join-line",
+    short_help="Print what to type on another machine to join a run.",
+    epilog="\b\nExample:\n  dtrain join-line digits\n",
+)
+@click.argument("run", required=False, shell_complete=complete_run)
+@runs_dir_option
+def join_line(run: str | None, runs_dir: Path | None) -> None:
+    """Print the lines that start one more worker of RUN (default: the newest) on another machine.
+
+    It needs the program, by the same path, and the same version of dtrain. The first line has the run's
+    secret: whoever reads it can join, read and stop the run.
+    """
+    from dtrain_cli.launch.join import join_line as line_of
+
+    found = find(run, runs_dir)
+    if _is_detached(found):
+        from dtrain_cli.launch.on_hosts import end_as
+
+        end_as(found, ["join-line"], [])
+    click.echo(line_of(found))
+    click.echo("type this where the worker is to run; it holds the secret of the run", err=True)
+
+
+COMMANDS = (status, logs, stop, runs, join_line)
 
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

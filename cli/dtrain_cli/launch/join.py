@@ -5,6 +5,7 @@ know, and gives the worker an index that no other has.
 """
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -134,15 +135,10 @@ def joining_run(run: KnownRun, environment: Mapping[str, str], security: Mapping
         SpecError: it trains in one task.
         PeerError: its control host does not answer, or lets no worker join.
     """
-    offer = _offer(run)
-    name = run.record.run
-    if offer is None:
-        raise RunError(f"run {name} accepts no workers: it runs a command that is not a dtrain program")
-    cluster = _cluster(offer.cluster)
-    host = cluster.control_host
+    offer, cluster = _open_offer(run)
+    host, name = cluster.control_host, run.record.run
+    assert host is not None
     spec = read_record(run.files.spec, RunSpec) or RunSpec()
-    if host is None or not (host.role is Role.PS or isinstance(spec.training, MultiWorkerMirroredSection)):
-        raise SpecError(f"run {name} trains in one task; only a run whose workers train can be joined")
     section = replace(spec.security, **security).completed(environment)
     request = JoinRequest(
         parent=os.getpid(),
@@ -220,6 +216,34 @@ def joining_address(
     return Joining(_assignment(place, request, files.directory), place.run_id, None)
 
 
+def join_line(run: KnownRun) -> str:
+    """Return what to type on another machine to join a run: two lines, of which the first has the secret.
+
+    Raises:
+        RunError: the run has ended, accepts no workers, or serves on this machine alone.
+        SpecError: it trains in one task.
+    """
+    offer, cluster = _open_offer(run)
+    host, name = cluster.control_host, run.record.run
+    address = (host and cluster.address(host)) or ""
+    if is_loopback(address):
+        raise RunError(
+            f"run {name} serves at {address}, which only this machine can reach; a worker joins it here by "
+            f"`dtrain worker --join {name} PROGRAM.py`"
+        )
+    if offer.tls is not None:
+        raise RunError(
+            f"run {name} has made its certificates itself, and workers of other machines have none: give it "
+            "some by `dtrain certificates`"
+        )
+    task = msgspec.json.decode(run.files.plan.read_bytes())["tasks"][0]
+    program = shlex.join([task["program"], *task["arguments"]])
+    if offer.secret is None:
+        return f"dtrain worker --join {address} --insecure {program}"
+    secret = f"(umask 077; echo {shlex.quote(offer.secret)} > {name}.secret)"
+    return f"{secret}\ndtrain worker --join {address} --secret-file {name}.secret {program}"
+
+
 def threads_beside(joining: Joining, environment: Mapping[str, str]) -> dict[str, str]:
     assignment = joining.assignment
     if not assignment.launched or joining.keeper is None or USERS_LIMIT in environment:
@@ -277,6 +301,18 @@ def _offer(run: KnownRun) -> JoinRecord | None:
             "a worker joins a run that is training"
         )
     return read_record(run.files.join, JoinRecord)
+
+
+def _open_offer(run: KnownRun) -> tuple[JoinRecord, ClusterSpec]:
+    """Return what a live run offers, and its cluster, if a worker can join; see `joining_run`."""
+    offer, name = _offer(run), run.record.run
+    if offer is None:
+        raise RunError(f"run {name} accepts no workers: it runs a command that is not a dtrain program")
+    cluster = _cluster(offer.cluster)
+    host, spec = cluster.control_host, read_record(run.files.spec, RunSpec) or RunSpec()
+    if host is None or not (host.role is Role.PS or isinstance(spec.training, MultiWorkerMirroredSection)):
+        raise SpecError(f"run {name} trains in one task; only a run whose workers train can be joined")
+    return offer, cluster
 
 
 def _known_here(place: JoinPlace, runs_dir: Path) -> KnownRun | None:

@@ -1,4 +1,4 @@
-"""`dtrain launch` and `plan` with `--on ssh`, and what `dtrain rm` removes on those hosts."""
+"""`dtrain launch` and `plan` with `--on ssh`, also detached, and what `dtrain rm` removes on those hosts."""
 
 import hashlib
 import json
@@ -7,36 +7,53 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
 from dtrain.config import Host, RunSpec
 from dtrain.config.choices import On
 from dtrain.errors import DtrainError, SpecError
+from dtrain.process.plain_text import plain, plain_data
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import read_record, write_record
-from dtrain_cli.agent import leftovers
+from dtrain.runs.files import RunRecord, read_record, write_record
+from dtrain.runs.journal import now_text
+from dtrain.runs.states import RunState
+from dtrain_cli.agent import detached, leftovers
+from dtrain_cli.agent.detached import Detached, DetachedLaunch
 from dtrain_cli.agent.leftovers import Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
 from dtrain_cli.code import CodeArchive, code_files, may_leave, pack
+from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.host_rules import AT_ONCE
-from dtrain_cli.fleet.link import Opener
+from dtrain_cli.fleet.link import HostError, Opener
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import read_request
+from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
 from dtrain_cli.placement import hosts_of, place
-from dtrain_cli.runs.index import KnownRun, WhereRecord, where_of
+from dtrain_cli.plan.run_plan import Workload
+from dtrain_cli.runs.index import (
+    KnownRun,
+    WhereRecord,
+    locked_run_directory,
+    new_run_id,
+    register_run,
+    where_of,
+)
 from dtrain_cli.targets.ssh import NO_SSH, Ssh, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
     """Start the tasks on other hosts by ssh, watch them, stop them; return the exit code."""
     os.environ.pop(SECRET, None)  # of another run
+    if options.detach:
+        return _launch_detached(options)
 
     def target(scene: Scene) -> FleetTarget:
         opener = Ssh(scene.spec.python or sys.executable, options.foreign)
@@ -71,7 +88,7 @@ def fleet_target(
         files=scene.files,
         secrets={name: os.environ[name] for name in spec.secrets},
         digest=hashlib.sha256(program.read_bytes()).hexdigest() if program is not None else None,
-        code=lambda: _packed(scene),
+        code=lambda: _packed(workload, spec, scene.say),
         folders=folders or {},
         always_sent=spec.code is not None,
         replaced=scene.replaced,
@@ -87,8 +104,9 @@ def slurm_folder(place: int) -> str:
     return f"slurm-{place}"
 
 
-def _packed(scene: Scene) -> tuple[Path, CodeArchive]:
-    workload, section = scene.workload, scene.spec.code or {}
+def _packed(workload: Workload, spec: RunSpec, say: Callable[[str], None]) -> tuple[Path, CodeArchive]:
+    """Return the folder of a program that is sent, and its files as an archive."""
+    section = spec.code or {}
     program = workload.program and workload.program.absolute()
     if "from" in section:
         folder = (workload.cwd / section["from"]).resolve()
@@ -99,7 +117,7 @@ def _packed(scene: Scene) -> tuple[Path, CodeArchive]:
     if program is not None and not program.is_relative_to(folder):
         raise SpecError(f"code.from: {folder} does not hold the program {workload.program}")
     names = code_files(folder, section.get("exclude", ()))
-    return folder, pack(folder, may_leave(folder, names, scene.spec.security, scene.say))
+    return folder, pack(folder, may_leave(folder, names, spec.security, say))
 
 
 def plan(options: LaunchOptions) -> int:
@@ -134,6 +152,7 @@ def plan(options: LaunchOptions) -> int:
     return 0
 
 
+T = TypeVar("T")
 _TRIES = 4
 _QUICK_S = 2.0
 """An sshd that refuses a login by chance does so at once."""
@@ -150,7 +169,8 @@ def clean_hosts(runs: Sequence[KnownRun]) -> list[str]:
                 visits.setdefault((host, _python(run)), []).append(run.record.run)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         orders = [Leftovers(host, names) for (host, _), names in visits.items()]
-        answers = list(pool.map(_visited, orders, [python for _, python in visits]))
+        pythons = [python for _, python in visits]
+        answers = list(pool.map(_removed, orders, pythons))
     sentences = [sentence for each in zip(orders, answers, strict=True) for sentence in _problems(*each)]
     return sentences + [
         sentence
@@ -168,29 +188,36 @@ def _python(run: KnownRun) -> str:
     return (spec.python if spec else None) or sys.executable
 
 
-def _visited(order: Leftovers, python: str) -> Removed | str:
+def _removed(order: Leftovers, python: str) -> Removed | str:
+    return _asked(order.host, [python, "-P", "-m", leftovers.__name__], order, Removed)
+
+
+def _asked(
+    host: str, command: Sequence[str], order: Any, kind: type[T], timeout_s: float = ANSWER_S
+) -> T | str:
+    """Have a command on a host read an order; return its answer, or why there is none."""
     reason = ""
     for _ in range(_TRIES):
         begun_s = time.monotonic()
         try:
             done = subprocess.run(
-                login_command(order.host, [python, "-P", "-m", leftovers.__name__]),
+                login_command(host, command),
                 input=msgspec.json.encode(order),
                 capture_output=True,
-                timeout=ANSWER_S,
+                timeout=timeout_s,
             )
         except FileNotFoundError:
-            return f"{order.host}: {NO_SSH}"
+            return f"{host}: {NO_SSH}"
         except subprocess.TimeoutExpired:
-            return f"{order.host}: no answer within {ANSWER_S:g} s"
+            return f"{host}: no answer within {timeout_s:g} s"
         before, magic, answer = done.stdout.partition(MAGIC + b"\n")
         if magic:
             try:
-                return msgspec.json.decode(answer, type=Removed)
+                return msgspec.json.decode(answer, type=kind)
             except (ValueError, RecursionError) as error:
-                return f"{order.host}: its answer is not one of this version: {error}"
+                return f"{host}: its answer is not one of this version: {error}"
         words = (before + b"\n" + done.stderr).decode(errors="replace")
-        reason, again = Ssh(python, foreign=False).explain(order.host, done.returncode, words)
+        reason, again = Ssh(command[0], foreign=False).explain(host, done.returncode, words)
         if not again or time.monotonic() - begun_s > _QUICK_S:  # a host that does not answer is asked once
             break
     return reason
@@ -219,3 +246,104 @@ def _on_shared_disk(run: str, place: WhereRecord) -> Iterator[str]:
             f"what run {run} left on its nodes ({nodes}) cannot be seen from here, and stays there, in "
             "dtrain/hosts/slurm-N of the state directory"
         )
+
+
+_UP_S = 60.0
+
+
+def _launch_detached(options: LaunchOptions) -> int:
+    """Send the folder to the first host, start the launcher there, and return when the run is up.
+
+    Raises:
+        SpecError: the spec or the program is wrong, or lies where it is not sent from.
+        HostError: the host cannot be used, or the launch has failed there.
+    """
+    workload, spec = read_request(options)
+    spec = workload.named(spec)
+    hosts = [host.host for host in hosts_of(spec)]
+    first = next(host.host for host in hosts_of(spec) if not host.spare)
+    runs_dir = runs_directory(options)
+    new_id = new_run_id(spec.name, datetime.now())
+    directory = chosen_directory(options, spec.name) or runs_dir / new_id
+    with locked_run_directory(directory, options.resume is not None) as files:
+        earlier, before = read_record(files.run, RunRecord), where_of(files)
+        if earlier is not None and before.launcher != first:
+            raise SpecError(f"--resume: the run's launcher was on {before.launcher or 'this machine'}")
+        run_id = earlier.run if earlier else new_id
+        folder, archive = _packed(workload, spec, say)
+        for path in (options.spec, options.program):
+            if folder != workload.cwd or (path and (path.is_absolute() or ".." in path.parts)):
+                raise SpecError(
+                    f"--detach: {path or folder} is not sent: name files below this folder, by paths from it"
+                )
+        order = DetachedLaunch(
+            run=run_id,
+            host=first,
+            digest=archive.digest,
+            code=archive.data,
+            words=["--on", On.SSH, *(["--resume"] if earlier else []), *options.words_elsewhere()],
+            environment={name: os.environ[name] for name in spec.secrets},
+            wait_s=2 * spec.wait.start_s + _UP_S,
+        )
+        write_record(files.where, WhereRecord(On.SSH, hosts, earlier=before.all_hosts, launcher=first))
+        write_record(files.spec, spec)
+        record = RunRecord(run_id, spec.name, started=now_text(), host=first)
+        write_record(files.run, record)
+        if directory.parent != runs_dir:
+            register_run(files, runs_dir, run_id)
+        say(f"starting the launcher of run {run_id} on {first}")
+        command = [spec.python or sys.executable, "-P", "-m", detached.__name__]
+        answer = _asked(first, command, order, Detached, order.wait_s + ANSWER_S)
+        record.state = RunState.FAILED if isinstance(answer, str) else answer.state or RunState.FAILED
+        write_record(files.run, record)
+    if isinstance(answer, str):
+        raise HostError(answer)
+    if record.state in (RunState.FAILED, RunState.STOPPED):
+        raise HostError(f"{first}: the launch has ended there:\n{plain(answer.said).strip()}")
+    say(
+        f"run {run_id} is {record.state}, and needs this machine no more: its launcher is on {first}; "
+        f"look at it with `dtrain status {run_id}` and `dtrain logs -f {run_id}`, end it with "
+        f"`dtrain stop {run_id}`"
+    )
+    return 0
+
+
+def _command_there(run: KnownRun, words: Sequence[str], behind: Sequence[str] = ()) -> list[str]:
+    launcher = where_of(run.files).launcher
+    assert launcher is not None
+    there = [_python(run), "-P", "-m", "dtrain_cli.main", *words, run.record.run, *behind]
+    return login_command(launcher, there)
+
+
+def end_as(run: KnownRun, words: Sequence[str], behind: Sequence[str]) -> NoReturn:
+    """End this process with what a command of dtrain's prints and returns on the launcher's host."""
+    raise SystemExit(subprocess.run(_command_there(run, words, behind), stdin=subprocess.DEVNULL).returncode)
+
+
+def stop_there(run: KnownRun, wait_s: float) -> None:
+    """Stop a run in order; raise a `HostError` if it runs on after `wait_s`, or its host does not answer."""
+    command = _command_there(run, ["stop", f"--wait={wait_s:g}"])
+    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise HostError(f"{run.record.host}: run {run.record.run} is not stopped: {_said(done.stderr)}")
+
+
+def report_there(run: KnownRun) -> dict[str, Any]:
+    """Return the present report of a run, as `read_report` does; its record here is brought up to date."""
+    done = subprocess.run(
+        _command_there(run, ["status", "--json"]), capture_output=True, stdin=subprocess.DEVNULL
+    )
+    try:
+        report = plain_data(msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2]))
+        state = RunState(report["state"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        why = _said(done.stderr)
+        raise HostError(f"{run.record.host}: no report of run {run.record.run}: {why}") from None
+    record = run.record
+    record.state, record.ended, record.exit_code = state, report.get("ended"), report.get("exit_code")
+    write_record(run.files.run, record)
+    return {**report, "run_dir": str(run.files.directory), "damaged": []}
+
+
+def _said(words: bytes) -> str:
+    return " ".join(plain(words.decode(errors="replace")).split())[-300:]

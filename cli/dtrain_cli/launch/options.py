@@ -9,6 +9,9 @@ import msgspec
 
 from dtrain_cli.spec import SpecTree
 
+_WITH_VALUE = ("--run-dir", "--runs-dir", "--on")
+_ALONE = ("--resume", "--detach")
+
 
 class LaunchOptions(msgspec.Struct, frozen=True):
     """The options and arguments of `dtrain launch`.
@@ -62,6 +65,22 @@ class LaunchOptions(msgspec.Struct, frozen=True):
             return shlex.join(["dtrain", "report", str(self.run_dir)])
         kept = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
         return shlex.join(["dtrain", "report", *kept, run_id])
+
+    def words_elsewhere(self) -> list[str]:
+        """Return the words of the command line, without the options that say where the run is."""
+        behind = len(self.arguments) + (self.program is not None) + (self.spec is not None)
+        at = len(self.given) - len(self.arguments) - 1
+        behind += self.given[at] == "--"  # of a command, or directly behind the program
+        written = len(self.given) - behind
+        kept: list[str] = []
+        words = iter(self.given[:written])
+        for word in words:
+            name, equals, _ = word.partition("=")
+            if name in _WITH_VALUE and not equals:
+                next(words)
+            elif name not in _WITH_VALUE and name not in _ALONE:
+                kept.append(word)
+        return [*kept, *self.given[written:]]
 
     @property
     def foreign(self) -> bool:

@@ -277,12 +277,14 @@ class WhereRecord(msgspec.Struct, frozen=True):
     Attributes:
         job: by which the engine knows them; None where they hang on their launcher.
         earlier: hosts of earlier launches of the run, which may have left files there.
+        launcher: the host on which the launcher runs; None: on the machine that has the record.
     """
 
     engine: On
     hosts: list[str] = msgspec.field(default_factory=list)
     job: str | None = None
     earlier: list[str] = msgspec.field(default_factory=list)
+    launcher: str | None = None
 
     @property
     def all_hosts(self) -> list[str]:

@@ -40,6 +40,10 @@ NO_SSH = "there is no ssh here; install an OpenSSH client"
 ANOTHER_PYTHON = "set `python` in the spec to the path of a Python that has dtrain"
 
 
+HERE = "DTRAIN_LAUNCHER_HOST"
+"""Names the host on which a detached launcher itself runs: it starts its agent there without a login."""
+
+
 class NoCommandError(DtrainError):
     """This machine lacks the command that leads to other hosts."""
 
@@ -85,7 +89,7 @@ class Ssh(AgentOpener):
     missing = NO_SSH
 
     def command(self, host: str) -> list[str]:
-        return login_command(host, self.agent)
+        return self.agent if host == os.environ.get(HERE) else login_command(host, self.agent)
 
     def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
         """Return in a sentence why a login has failed, and whether another try may succeed.

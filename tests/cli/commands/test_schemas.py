@@ -19,6 +19,7 @@ WITHOUT = {
     ),
     **dict.fromkeys(["queue move", "queue cancel", "queue drain"], "prints nothing: its exit code says all"),
     "completion": "prints a script for a shell",
+    "join-line": "prints lines for a shell",
     "fork-server": "serves until it is ended",
     "help": "prints a text for people",
     "data": "is a group of commands, each of which has it",

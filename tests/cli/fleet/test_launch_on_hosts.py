@@ -109,6 +109,7 @@ def test_a_run_on_two_hosts_is_as_on_one_machine(on_hosts, launcher, variables, 
         "hosts": ["h1", "h2"],
         "job": None,
         "earlier": [],
+        "launcher": None,
     }
     assert f"its files are on h1 in {work.parent}" in launch.err
     more = ("--run-dir", str(launch.run_dir), "--resume", "--on", "ssh", "--hosts")

@@ -1,0 +1,89 @@
+"""The launcher of a detached run, on the first of its hosts: `python -P -m dtrain_cli.agent.detached`.
+
+It reads one JSON object, `DetachedLaunch`, from stdin, and prints the line `MAGIC` and one object,
+`Detached`, once the run is up or has ended. The launcher runs in the code that was sent, in a session of its
+own.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from dtrain.formats.bounded_reading import Text
+from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record
+from dtrain.runs.states import RunState
+from dtrain_cli.agent.messages import MAGIC
+from dtrain_cli.agent.run_folders import LAUNCHER, run_folder
+from dtrain_cli.code import unpack
+from dtrain_cli.targets.ssh import HERE
+
+_LOOK_S = 0.1
+_SAID_BYTES = 4000
+
+
+class DetachedLaunch(msgspec.Struct, frozen=True):
+    """A launch: its command line, more variables, and the code as an archive of this digest.
+
+    `host` is the caller's name for this host, to which the launcher needs no login.
+    """
+
+    run: str
+    host: str
+    digest: str
+    code: bytes
+    words: list[str]
+    environment: dict[str, str]
+    wait_s: float
+
+
+class Detached(msgspec.Struct, frozen=True):
+    """The state of the run, if it has begun, and the last that its launcher has said."""
+
+    state: RunState | None
+    said: Text
+
+
+def start(order: DetachedLaunch) -> Detached:
+    """Start a launcher, and wait until its run is up or has ended."""
+    folder, files = run_folder(LAUNCHER, order.run), RunFiles(default_runs_dir() / order.run)
+    RunFiles(folder).create()
+    code = unpack(order.code, order.digest, folder)
+    for parent, _, _ in os.walk(code):
+        Path(parent).chmod(0o700)  # what comes back from the leader is written there
+    words = ["-P", "-m", "dtrain_cli.main", "launch", "--run-dir", str(files.directory), *order.words]
+    log = folder / "launcher.log"
+    with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab") as output:
+        launcher = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=code,
+            env={**os.environ, **order.environment, HERE: order.host},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        begun = output.tell()
+    deadline_s, state = time.monotonic() + order.wait_s, None
+    while state in (None, RunState.PENDING, RunState.STARTING) and time.monotonic() < deadline_s:
+        ended = launcher.poll() is not None
+        record = read_record(files.run, RunRecord)
+        state = record.state if record and record.launcher_pid == launcher.pid else None
+        if ended:
+            break
+        time.sleep(_LOOK_S)
+    with log.open("rb") as said:
+        said.seek(begun)
+        return Detached(state, said.read()[-_SAID_BYTES:].decode(errors="replace"))
+
+
+def main() -> None:
+    done = start(msgspec.json.decode(sys.stdin.buffer.read(), type=DetachedLaunch))
+    sys.stdout.buffer.write(MAGIC + b"\n" + msgspec.json.encode(done) + b"\n")
+
+
+if __name__ == "__main__":
+    main()
