@@ -14,8 +14,7 @@ from dtrain.process.clock import Clock
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.machine import Request
 from dtrain.runs.trace import NO_TRACE
-from dtrain_cli.agent import driver, run_folders
-from dtrain_cli.agent.messages import WantCode
+from dtrain_cli.agent import driver
 
 
 @pytest.fixture
@@ -27,33 +26,21 @@ def held(tmp_path):
         yield path
 
 
-def test_a_store_of_code_that_another_process_holds_is_given_up_with_its_pid(held, monkeypatch, capsys):
-    monkeypatch.setattr(run_folders, "LOCK_S", 0.0)
-    monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", -1.0)
-    monkeypatch.setattr(run_folders, "code_store", lambda: held.parent)
-    there = run_folders.SentCode().receive(WantCode("d"), held.parent)
-    assert there.work is None
-    for text in (f"process {os.getpid()}", str(held.parent), "stop that process, or wait"):
-        assert text in there.problem
+def test_an_agent_names_the_earlier_one_that_does_not_end(held):
+    with pytest.raises(WaitTimeoutError, match=f"process {os.getpid()} to end, an earlier agent of this run"):
+        driver._locked(held, 0.0)
 
 
-def test_a_long_wait_for_a_store_of_code_is_said(held, monkeypatch, capsys):
+def test_a_long_wait_for_an_earlier_agent_is_said(held, monkeypatch, capsys):
     monkeypatch.setattr("dtrain.process.file_lock.SAID_AFTER_S", -1.0)
 
     def interrupted(seconds):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("dtrain.process.file_lock.time.sleep", interrupted)
-    with pytest.raises(KeyboardInterrupt), run_folders.locked(held.parent):
-        pass
-    assert (
-        f"dtrain: waiting for process {os.getpid()} to lay out or remove code in" in capsys.readouterr().err
-    )
-
-
-def test_an_agent_names_the_earlier_one_that_does_not_end(held):
-    with pytest.raises(WaitTimeoutError, match=f"process {os.getpid()} to end, an earlier agent of this run"):
-        driver._locked(held, 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        driver._locked(held, 60.0)
+    assert f"dtrain: waiting for process {os.getpid()} to end, an earlier agent" in capsys.readouterr().err
 
 
 def test_a_helper_that_hangs_is_given_up_with_its_pid(monkeypatch):

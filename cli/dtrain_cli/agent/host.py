@@ -3,12 +3,13 @@
 import errno
 import ipaddress
 import os
-import selectors
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
+from itertools import repeat
 
 from dtrain.errors import RunError
 from dtrain.process.resources import allow_open_files, usable_cores
@@ -59,6 +60,7 @@ def _addresses() -> dict[str, list[str]]:
 
 
 _PICKS_MAX = 100
+_TRIED_AT_ONCE = 256
 _OTHER_FILES = 128
 
 
@@ -99,41 +101,17 @@ def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
             return
 
 
-def unreachable(addresses: Iterable[str], timeout_s: float) -> dict[str, str]:
+def unreachable(addresses: Sequence[str], timeout_s: float) -> dict[str, str]:
     """Return why each address (``host:port``) that does not answer cannot be reached."""
-    problems: dict[str, str] = {}
-    deadline_s = time.monotonic() + timeout_s
-    with selectors.DefaultSelector() as selector:
-        for address in addresses:
-            try:
-                trying = _begin(address)
-            except OSError as error:
-                problems[address] = error.strerror or str(error)
-            else:
-                selector.register(trying, selectors.EVENT_WRITE, address)
-        while selector.get_map() and (left_s := deadline_s - time.monotonic()) > 0:
-            for key, _ in selector.select(left_s):
-                tried = key.fileobj
-                assert isinstance(tried, socket.socket)
-                if number := tried.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    problems[key.data] = os.strerror(number)
-                selector.unregister(tried)
-                tried.close()
-        for key in list(selector.get_map().values()):
-            problems[key.data] = f"no answer within {timeout_s:g} s"
-            assert isinstance(key.fileobj, socket.socket)
-            key.fileobj.close()
-    return problems
+    with ThreadPoolExecutor(max(1, min(len(addresses), _TRIED_AT_ONCE))) as pool:
+        reasons = pool.map(_why_unreachable, addresses, repeat(timeout_s))
+        return {address: why for address, why in zip(addresses, reasons, strict=True) if why}
 
 
-def _begin(address: str) -> socket.socket:
+def _why_unreachable(address: str, timeout_s: float) -> str | None:
     host, _, port = address.rpartition(":")
-    family, kind, protocol, _, place = socket.getaddrinfo(
-        host.strip("[]"), int(port), type=socket.SOCK_STREAM
-    )[0]
-    trying = socket.socket(family, kind | socket.SOCK_NONBLOCK, protocol)
-    number = trying.connect_ex(place)
-    if number not in (0, errno.EINPROGRESS):
-        trying.close()
-        raise OSError(number, os.strerror(number))
-    return trying
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        return error.strerror or f"no answer within {timeout_s:g} s"
+    return None

@@ -13,7 +13,8 @@ import msgspec
 
 from dtrain.runs.files import default_runs_dir
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.agent.run_folders import LAUNCHER, LOCK, code_store, open_lock, release, run_folder
+from dtrain_cli.agent.run_folders import CODE, LAUNCHER, LOCK, open_lock, run_folder
+from dtrain_cli.code import discard
 
 
 class Leftovers(msgspec.Struct, frozen=True):
@@ -57,7 +58,7 @@ def _remove(folder: Path, lock: str) -> None:
     descriptor = open_lock(folder / lock)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        release(code_store(), folder)
+        discard(folder / CODE)  # it is read-only
         shutil.rmtree(folder)
     finally:
         os.close(descriptor)

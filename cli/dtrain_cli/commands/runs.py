@@ -458,9 +458,9 @@ def rm(
     path).
 
     With --older-than or --keep and no RUN: of all runs that this machine knows. A run that lives is never
-    removed. What a run has left on the hosts where its tasks ran goes too, and with it the code that was sent
-    and that no other run uses; and so do its objects in a cluster, but for its disk. A host or a cluster that
-    cannot be reached is named, and the exit code is 1.
+    removed. What a run has left on the hosts where its tasks ran goes too, with the code that was sent; and so
+    do its objects in a cluster, but for its disk. A host or a cluster that cannot be reached is named, and the
+    exit code is 1.
     """
     if not names and older_than is None and keep is None:
         raise SpecError(

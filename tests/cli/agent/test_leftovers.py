@@ -1,4 +1,4 @@
-"""What a run leaves on its host: its folder, and code that goes with the last run that uses it."""
+"""What a run leaves on its host: its folder, with the code that was sent."""
 
 import fcntl
 import os
@@ -7,7 +7,7 @@ import pytest
 
 from dtrain_cli.agent.leftovers import Leftovers, remove
 from dtrain_cli.agent.messages import CodePart, WantCode
-from dtrain_cli.agent.run_folders import LOCK, SentCode, code_store, run_folder
+from dtrain_cli.agent.run_folders import CODE, LOCK, SentCode, run_folder
 from dtrain_cli.code import pack
 
 
@@ -16,7 +16,6 @@ def sent(tmp_path, monkeypatch):
     """Send code to a run on this host; return its working directory."""
     monkeypatch.delenv("DTRAIN_RUNS_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def sent(run, **files):
         folder = tmp_path / "code"
@@ -37,19 +36,19 @@ def sent(tmp_path, monkeypatch):
     return sent
 
 
-def stored():
-    return sorted(path.name for path in code_store().iterdir() if not path.name.startswith("."))
+def stored(run):
+    return [path.name for path in (run_folder("h1", run) / CODE).iterdir()]
 
 
-def test_code_goes_with_the_last_run_that_uses_it(sent):
+def test_code_goes_with_its_run_and_stays_with_another(sent):
     sent("r1", program="one")
     work = sent("r2", program="one")
-    assert len(stored()) == 1
+    assert stored("r1") == stored("r2")
     assert remove(Leftovers("h1", ["r1"])).found == ["r1"]
     assert not run_folder("h1", "r1").exists()
     assert (work / "program").read_text() == "one"
-    remove(Leftovers("h1", ["r2", "unknown"]))
-    assert stored() == []
+    assert remove(Leftovers("h1", ["r2", "unknown"])).found == ["r2"]
+    assert not run_folder("h1", "r2").exists()
 
 
 def test_a_resumed_run_gets_the_code_of_its_last_launch_and_keeps_what_it_made(sent):
@@ -61,7 +60,7 @@ def test_a_resumed_run_gets_the_code_of_its_last_launch_and_keeps_what_it_made(s
         "more": "new",
         "result": "made by the run",
     }
-    assert len(stored()) == 1, "the code of the first launch is used by no run any more"
+    assert len(stored("r1")) == 1, "the code of the first launch is used no more"
 
 
 def test_a_run_whose_agent_lives_stays(sent):
