@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
-    AskClock,
     FileFound,
     FindFile,
     Held,
@@ -24,12 +22,11 @@ from dtrain_cli.agent.messages import (
     HostFacts,
     Listen,
     PortsListening,
-    TimeOfDay,
     Tried,
     Try,
 )
 from dtrain_cli.console.streams import print_json, say
-from dtrain_cli.fleet.agents import Agents
+from dtrain_cli.fleet.agents import AgentHost, Agents
 from dtrain_cli.fleet.host_rules import address_of, unfit
 from dtrain_cli.fleet.link import HostError, Opener
 from dtrain_cli.fleet.locations import host_port
@@ -144,7 +141,6 @@ LOGIN_S = 20.0
 _LOGIN_S_A_HOST = LOGIN_S / 12
 ANSWER_S = 10.0
 CONNECT_S = 5.0
-_CLOCK_LOOKS = 3
 
 
 class HostSurvey:
@@ -164,8 +160,7 @@ class HostSurvey:
             self._steps.log_in(list(self._hosts), LOGIN_S + _LOGIN_S_A_HOST * len(self._hosts))
             for host, member in self._agents.members.items():
                 if member.welcome is not None:
-                    self._note(self._found[host], member.welcome, member.login_s)
-            self._measure_clocks()
+                    self._note(self._found[host], member.welcome, member)
             self._find_folder(folder)
             self._try_pairs()
         for host, why in self._steps.unfit.items():
@@ -176,26 +171,15 @@ class HostSurvey:
     def _there(self) -> list[str]:
         return [host for host in self._hosts if host not in self._steps.unfit]
 
-    def _note(self, found: HostFound, welcome: HostFacts, login_s: float) -> None:
-        found.login_s, found.python, found.dtrain = login_s, welcome.python, welcome.version
+    def _note(self, found: HostFound, welcome: HostFacts, member: AgentHost) -> None:
+        found.login_s, found.clock_s = member.login_s, welcome.wall_s - member.greeted_s
+        found.python, found.dtrain = welcome.python, welcome.version
         found.problem = unfit(found.host, welcome)
         try:
             alone = len(self._hosts) == 1
             found.address = address_of(self._hosts[found.host], welcome, self._network, alone)
         except HostError as error:
             found.problem = found.problem or str(error)
-
-    def _measure_clocks(self) -> None:
-        for host in self._there:
-            measurements = []
-            for _ in range(_CLOCK_LOOKS):
-                before_s = time.time()
-                answer = self._steps.ask({host: AskClock()}, TimeOfDay, ANSWER_S).get(host)
-                took_s = time.time() - before_s
-                if answer is not None:
-                    measurements.append((took_s, answer.wall_s - before_s - took_s / 2))
-            if measurements:
-                self._found[host].clock_s = min(measurements)[1]
 
     def _find_folder(self, folder: Path) -> None:
         mark = folder / f".dtrain-check-{secrets.token_hex(8)}"

@@ -41,7 +41,7 @@ PIPE_BYTES = 1 << 20
 """Room for the lines of one case: nobody reads while they are written."""
 TURNS = 12
 WELCOME = told.HostFacts(
-    version("dtrain"), HERE, "/python", "h", 9.0, 4, "10.0.0.1", {"eth0": ["10.0.0.1/24", "::1/64"]}
+    version("dtrain"), HERE, "/python", "h", 9.0, 1.0, 4, "10.0.0.1", {"eth0": ["10.0.0.1/24", "::1/64"]}
 )
 
 
@@ -236,10 +236,7 @@ def _orders() -> bytes:
         ),
         *(told.SignalOrder("worker:0", 0, 15), told.Fetch(), told.Fetch(7)),
         *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),
-        *(
-            told.AskClock(),
-            told.FindFile("/x", b"x"),
-        ),
+        *(told.FindFile("/x", b"x"),),
     )
 
 

@@ -5,7 +5,6 @@ import json
 import subprocess
 import tarfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -61,7 +60,7 @@ def test_only_code_goes_to_hosts_and_one_line_names_the_rest(project):
     lines: list[str] = []
     spec = RunSpec(security=SecuritySection(secret_file="mine.txt"))
     workload = Workload(project / "train.py", (), project)
-    archive = on_hosts._packed(SimpleNamespace(spec=spec, workload=workload, say=lines.append))[1]
+    archive = on_hosts._packed(workload, spec, lines.append)[1]
     with tarfile.open(fileobj=io.BytesIO(archive.data)) as tar:
         assert tar.getnames() == ["id_map.py", "train.py"]
     (line,) = lines

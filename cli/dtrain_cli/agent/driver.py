@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from msgspec.structs import asdict
+
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
@@ -24,7 +26,6 @@ from dtrain_cli.agent.messages import (
     AllMade,
     Answer,
     Appended,
-    AskClock,
     BeginRun,
     CodePart,
     Failed,
@@ -46,7 +47,6 @@ from dtrain_cli.agent.messages import (
     Signalled,
     SignalOrder,
     StartOrder,
-    TimeOfDay,
     Tried,
     Try,
     WantCode,
@@ -241,10 +241,8 @@ class HostAgent:
         elif (answer := self._code.receive(order, self._run_dir)) is not None:
             self._answers.send(answer)
 
-    def _obey_about_host(self, order: PortOrder | AskClock | FindFile) -> None:
+    def _obey_about_host(self, order: PortOrder | FindFile) -> None:
         match order:
-            case AskClock():
-                self._answers.send(TimeOfDay(time.time()))
             case FindFile(path=path, content=content):
                 self._answers.send(FileFound(_content(path, len(content)) == content))
             case HoldPorts():
@@ -280,19 +278,8 @@ class HostAgent:
         task = TaskId.parse(order.task)
         if self._lease.order is not None:  # the launcher starts it again with the agent that comes next
             return
-        launch = TaskLaunch(
-            task=task,
-            address=order.address,
-            program=Path(order.program) if order.program else None,
-            command=tuple(order.command),
-            arguments=tuple(order.arguments),
-            environment=order.environment,
-            cwd=Path(order.cwd),
-            run_dir=self._run_dir,
-            needs_grpc=order.needs_grpc,
-            private=order.private,
-            attempt=order.attempt,
-        )
+        places = {"program": order.program and Path(order.program), "cwd": Path(order.cwd)}
+        launch = TaskLaunch(**{**asdict(order), **places, "task": task, "run_dir": self._run_dir})
         files = RunFiles(self._run_dir)
         try:
             files.status(task).unlink(missing_ok=True)

@@ -25,6 +25,7 @@ def welcome(environment: Mapping[str, str]) -> HostFacts:
         executable=sys.executable,
         host=socket.gethostname(),
         monotonic_s=time.monotonic(),
+        wall_s=time.time(),
         cores=usable_cores(environment),
         reached_at=reached_at(environment.get("SSH_CONNECTION", "")),
         addresses=_addresses(),

@@ -139,6 +139,7 @@ class HostFacts(msgspec.Struct, frozen=True, tag="welcome"):
 
     Attributes:
         host: the host's own name.
+        wall_s: the time of day there, in seconds since 1970.
         reached_at: the address on which the login came in; None where it did not come by ssh.
         addresses: those of each network interface, with the length of the prefix: ``10.0.0.2/24``.
         no_room: why a run's files cannot be kept there; None: they can.
@@ -149,6 +150,7 @@ class HostFacts(msgspec.Struct, frozen=True, tag="welcome"):
     executable: Text
     host: Text
     monotonic_s: Moment
+    wall_s: Moment
     cores: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     reached_at: Text | None = None
     addresses: dict[Text, list[Text]] = {}
@@ -277,16 +279,6 @@ class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
     step: Count | None = None
 
 
-class AskClock(msgspec.Struct, frozen=True, tag="ask_clock"):
-    """A question for the time of day."""
-
-
-class TimeOfDay(msgspec.Struct, frozen=True, tag="clock"):
-    """The time of day on the agent's host, in seconds since 1970."""
-
-    wall_s: Moment
-
-
 class FindFile(msgspec.Struct, frozen=True, tag="look"):
     """A question whether a file is there with this content."""
 
@@ -304,11 +296,9 @@ PortOrder = HoldPorts | Listen | ReleasePorts | Try
 TaskOrder = StartOrder | SignalOrder | Put
 FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
 FileNews = Replaced | Changed | Appended
-Order = BeginRun | FileOrder | PortOrder | TaskOrder | AskClock | FindFile | Ping
+Order = BeginRun | FileOrder | PortOrder | TaskOrder | FindFile | Ping
 TaskNews = Started | Exited | Refused
-Reply = (
-    RunReady | CodeThere | Held | PortsListening | Tried | Pong | TimeOfDay | FileFound | MadePart | AllMade
-)
+Reply = RunReady | CodeThere | Held | PortsListening | Tried | Pong | FileFound | MadePart | AllMade
 Answer = HostFacts | Reply | FileNews | TaskNews | Signalled | Failed
 
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)

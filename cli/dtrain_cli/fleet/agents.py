@@ -41,11 +41,12 @@ _WORDS_MAX = 200
 
 
 class AgentHost(msgspec.Struct):
-    """A host and its agent; `why` is the reason why its stream has ended."""
+    """A host and its agent: when it was greeted (seconds since 1970), and why its stream has ended."""
 
     link: Link
     begun_s: float = msgspec.field(default_factory=time.monotonic)
     login_s: float = 0.0
+    greeted_s: float = 0.0
     welcome: HostFacts | None = None
     clock: HostClock | None = None
     ready: RunReady | None = None
@@ -171,7 +172,7 @@ class Agents:
             case HostFacts():
                 member.welcome = answer
                 member.clock = HostClock(answer.monotonic_s, now_s)
-                member.login_s = now_s - member.begun_s
+                member.login_s, member.greeted_s = now_s - member.begun_s, time.time()
                 if self._begin is None:
                     self.alive.ready(host, answer.monotonic_s, now_s)
                     news.append(AgentAnswer(host, answer))

@@ -193,15 +193,6 @@ def start_order(
     environment = {**secrets, **launch.environment, RUN_DIR: place.run_dir}
     if bind is not None:
         environment[BIND] = bind
-    return StartOrder(
-        task=str(launch.task),
-        attempt=launch.attempt,
-        address=launch.address,
-        program=program,
-        command=command,
-        arguments=list(launch.arguments),
-        environment=environment,
-        private=dict(launch.private),
-        cwd=place.cwd,
-        needs_grpc=launch.needs_grpc,
-    )
+    there = {"program": program, "command": command, "environment": environment, "cwd": place.cwd}
+    fields = {name: getattr(launch, name) for name in StartOrder.__struct_fields__}
+    return StartOrder(**{**fields, **there, "task": str(launch.task)})

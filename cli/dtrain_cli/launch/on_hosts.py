@@ -131,15 +131,8 @@ def plan(options: LaunchOptions) -> int:
     }
     logins = {host.host: ssh.command(host.host) for host in hosts}
     if options.json:
-        listed = [
-            {
-                "host": host.host,
-                "address": host.address,
-                "login": logins[host.host],
-                "tasks": tasks[host.host],
-            }
-            for host in hosts
-        ]
+        rows = ((host.host, host.address, logins[host.host], tasks[host.host]) for host in hosts)
+        listed = [dict(zip(("host", "address", "login", "tasks"), row, strict=True)) for row in rows]
         print(json.dumps({"name": spec.name, "on": spec.on, "hosts": listed}, indent=2))  # noqa: T201
         return 0
     print(f"{spec.name}: {spec.cluster}")  # noqa: T201

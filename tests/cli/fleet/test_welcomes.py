@@ -18,7 +18,15 @@ ADDRESSES = {"lo": ["127.0.0.1/8"], "eth0": ["10.0.0.7/24", "fe80::1/64"], "ib0"
 def told(**facts):
     own = {"version": version("dtrain"), "python": HERE, "executable": "/py", "host": "x"}
     return HostFacts(
-        **{**own, "monotonic_s": 1.0, "cores": 2, "reached_at": "10.0.0.7", "addresses": ADDRESSES, **facts}
+        **{
+            **own,
+            "monotonic_s": 1.0,
+            "wall_s": 9.0,
+            "cores": 2,
+            "reached_at": "10.0.0.7",
+            "addresses": ADDRESSES,
+            **facts,
+        }
     )
 
 
