@@ -57,6 +57,11 @@ def test_a_detached_run_needs_its_first_host_alone(dtrain, tmp_path):
     assert (code, json.loads(out)["state"]) == (0, "stopped"), err
     assert dtrain("status", "line")[0] == 4
     assert "stopped" in dtrain("runs")[1]
+    code, _, err = dtrain("launch", "--resume", "line", "--detach", "p.py")
+    assert code == 0, err
+    assert dtrain("stop", "line")[0] == 0
+    (log,) = tmp_path.glob("h1/dtrain/hosts/*/*/launcher.log")
+    assert "goes on from step " in log.read_text()
     run = report["run"]
     assert (tmp_path / "h1/dtrain/runs" / run).is_dir()
     code, _, err = dtrain("rm", "line")
