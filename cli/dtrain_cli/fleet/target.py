@@ -335,7 +335,8 @@ class FleetTarget:
         """Have the ports of a host's tasks held again before their end is reported, or give the host up."""
         if (earlier := self._restarting.pop(gone.host, None)) is not None:  # its tasks had not begun there
             gone = replace(gone, tasks=gone.tasks + earlier.tasks)
-        failed = f" ({logins} logins failed)" if (logins := self._logins.pop(gone.host, 0)) else ""
+        logins = self._logins.pop(gone.host, 0)
+        failed = f" (failed logins: {logins})" if logins else ""
         if not gone.usable:
             self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{failed}")
             self._give_up(gone, f"{gone.host} is lost")

@@ -184,7 +184,7 @@ def test_logins_that_are_tried_again_are_one_line_and_a_count(fleet):
     assert texts == ["h2: its connection has ended; logging in again"]
     target._queued.clear()
     target._handle_news(Gone("h2", (), usable=False, silent_s=67.0))
-    assert target._queued[0].text == "h2 is lost: no word for 67 s (4 logins failed)"
+    assert target._queued[0].text == "h2 is lost: no word for 67 s (failed logins: 4)"
 
 
 def test_a_host_is_waited_for_as_long_as_the_spec_says(tmp_path):
