@@ -2,7 +2,6 @@
 
 import errno
 import ipaddress
-import os
 import socket
 import sys
 import time

@@ -228,8 +228,9 @@ def _is_detached(run: "KnownRun") -> bool:
 
 
 def _lives_there(run: "KnownRun") -> bool:
-    live = run.record.state in LIVE_RUN_STATES and _is_detached(run)
-    return live and next(_reports(run, watch=False))["state"] in LIVE_RUN_STATES
+    if run.record.state not in LIVE_RUN_STATES or not (_is_detached(run) or _place(run)):
+        return False
+    return next(_reports(run, watch=False))["state"] in LIVE_RUN_STATES
 
 
 def _chosen(run: "KnownRun", words: list[str]) -> list[TaskId]:
@@ -458,9 +459,9 @@ def rm(
     path).
 
     With --older-than or --keep and no RUN: of all runs that this machine knows. A run that lives is never
-    removed. What a run has left on the hosts where its tasks ran goes too, with the code that was sent; and so
-    do its objects in a cluster, but for its disk. A host or a cluster that cannot be reached is named, and the
-    exit code is 1.
+    removed. What a run has left on the hosts where its tasks ran goes too, with the code that was sent; and
+    so do its objects in a cluster, but for its disk. A host or a cluster that cannot be reached is named, and
+    the exit code is 1.
     """
     if not names and older_than is None and keep is None:
         raise SpecError(
@@ -503,14 +504,6 @@ def rm(
         say(sentence)
     if left:
         click.get_current_context().exit(1)
-
-
-def _lives_there(run: "KnownRun") -> bool:
-    if (place := _place(run)) is None or run.record.state not in LIVE_RUN_STATES:
-        return False
-    from dtrain_cli.launch.kubernetes.later import report_there
-
-    return report_there(run, place)["state"] in LIVE_RUN_STATES
 
 
 def _clean_clusters(runs: list["KnownRun"]) -> Iterator[tuple[bool, str]]:
