@@ -29,7 +29,7 @@ from dtrain_cli.agent import messages as told
 from dtrain_cli.agent.driver import AnswerStream, OrderStream
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet import host_rules, preparation
-from dtrain_cli.fleet.host_rules import HERE, HostPhase
+from dtrain_cli.fleet.host_rules import HERE
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.plan.run_plan import Workload
@@ -205,7 +205,7 @@ def read_host(path: Path) -> None:
         target._agents.alive.started(WORKER, 0, "h1")
         hosts.say("h1", "news")
         events = [event for _ in range(TURNS) for event in target.events(0.0)]
-        assert target._agents.alive.phase("h2") is HostPhase.UP
+        assert target._agents.alive.is_up("h2")
         assert {event.task for event in events if hasattr(event, "task")} <= {str(WORKER)}
         read_record(files.status(WORKER), TaskStatus)
         read_record(files.failure(WORKER, 0), FailureRecord)

@@ -15,7 +15,7 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
-from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused
+from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused, Report
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
@@ -59,7 +59,7 @@ from dtrain_cli.plan.ports import HeldPorts
 from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
-from dtrain_cli.targets.target import Event, HostNews, StopAsked, TargetFailed
+from dtrain_cli.targets.target import Event, TargetFailed
 
 _READ_BYTES = 1 << 18
 
@@ -291,10 +291,9 @@ class HostAgent:
         self._files.follow(task, order.attempt)
 
     def _report(self, event: Event) -> None:
-        if isinstance(event, TargetFailed):
-            self._answers.send(Failed(event.reason))
-            return
-        if isinstance(event, HostNews | StopAsked):
+        if not isinstance(event, Report):
+            if isinstance(event, TargetFailed):
+                self._answers.send(Failed(event.reason))
             return
         task = TaskId.parse(event.task)
         there = self._tasks.get(task)

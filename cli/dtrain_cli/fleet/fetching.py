@@ -13,7 +13,7 @@ from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.code import digest_of, mib, shown
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, StreamEnded
-from dtrain_cli.fleet.host_rules import Gone, HostPhase
+from dtrain_cli.fleet.host_rules import Gone
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 SILENCE_S = 30.0
@@ -33,7 +33,7 @@ def fetch(
 
 
 def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox) -> str | None:
-    if agents.alive.phase(host) is not HostPhase.UP:
+    if not agents.alive.is_up(host):
         return "the host cannot be reached"
     agents.send(host, Fetch())
     deadline_s = time.monotonic() + SILENCE_S

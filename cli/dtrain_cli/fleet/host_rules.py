@@ -11,7 +11,6 @@ the earlier one on that host, or when the lease of the agent is over (`dtrain_cl
 import ipaddress
 import sys
 from collections.abc import Iterable
-from enum import Enum
 from importlib.metadata import version
 
 import msgspec
@@ -27,14 +26,8 @@ SILENT_S = 4.0
 """Seconds without a message of a host after which the user is told."""
 AGAIN_S = (0.0, 1.0, 2.0, 4.0)
 """The waits before each new login to a host whose stream has ended; the last one repeats."""
-
-
-class HostPhase(Enum):
-    """`UP`: its agent is heard. `CUT`: the stream has ended. `LOST`: it is used no more."""
-
-    UP = "up"
-    CUT = "cut"
-    LOST = "lost"
+LOST_AGAIN_S = 15.0
+"""The wait before each new login to a host that is lost: many logins would have it ban this machine."""
 
 
 class SendPing(msgspec.Struct, frozen=True):
@@ -64,7 +57,7 @@ class LogInAgain(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The tasks on a host are dead; `usable` says whether the host can run tasks again."""
+    """The tasks on a host are dead. `usable`: it has another agent; else it is lost, until it has one."""
 
     host: str
     tasks: tuple[tuple[TaskId, int], ...]
@@ -79,8 +72,9 @@ class _Host(msgspec.Struct):
     heard_s: float
     agent_s: float
     ping_s: float
-    phase: HostPhase = HostPhase.UP
+    up: bool = True
     silent: bool = False
+    lost: bool = False
     again_s: float = 0.0
     logins: int = 0
 
@@ -88,7 +82,7 @@ class _Host(msgspec.Struct):
 class HostsAlive:
     """The hosts of one run by the launcher's monotonic clock, and the attempt of each task on them.
 
-    A host is lost after `gone_s` seconds without a message.
+    A host is up while its stream lasts. It is lost after `gone_s` seconds without a message.
     """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
@@ -96,23 +90,21 @@ class HostsAlive:
         self._hosts: dict[str, _Host] = {}
         self._tasks: dict[TaskId, tuple[str, int]] = {}
 
-    def phase(self, host: str) -> HostPhase | None:
-        return self._hosts[host].phase if host in self._hosts else None
+    def is_up(self, host: str) -> bool:
+        return host in self._hosts and self._hosts[host].up
 
     def is_heard(self, host: str) -> bool:
-        return self.phase(host) is HostPhase.UP and not self._hosts[host].silent
+        return self.is_up(host) and not self._hosts[host].silent
 
     def ready(self, host: str, agent_s: float, now_s: float) -> list[Action]:
         """Note that an agent is ready, so that no earlier one is left on its host."""
         before = self._hosts.get(host)
-        if before is not None and before.phase is HostPhase.LOST:
-            return []
         self._hosts[host] = _Host(now_s, agent_s, now_s)
         return [] if before is None else [self._gone(host, now_s - before.heard_s, usable=True)]
 
     def heard(self, host: str, now_s: float, agent_s: float | None = None) -> list[Action]:
         known = self._hosts.get(host)
-        if known is None or known.phase is not HostPhase.UP:
+        if known is None or not known.up:
             return []
         after_s = now_s - known.heard_s
         known.heard_s = now_s
@@ -124,9 +116,10 @@ class HostsAlive:
 
     def cut(self, host: str, now_s: float) -> None:
         known = self._hosts.get(host)
-        if known is not None and known.phase is not HostPhase.LOST:
-            known.phase = HostPhase.CUT
-            known.again_s = now_s + AGAIN_S[min(known.logins, len(AGAIN_S) - 1)]
+        if known is not None:
+            known.up = False
+            wait_s = LOST_AGAIN_S if known.lost else AGAIN_S[min(known.logins, len(AGAIN_S) - 1)]
+            known.again_s = now_s + wait_s
 
     def started(self, task: TaskId, attempt: int, host: str) -> None:
         self._tasks[task] = host, attempt
@@ -138,22 +131,20 @@ class HostsAlive:
     def next_s(self, now_s: float) -> float:
         moments = [now_s + PING_S]
         for known in self._hosts.values():
-            if known.phase is HostPhase.UP:
-                moments.append(known.ping_s)
-            elif known.phase is HostPhase.CUT:
-                moments.append(min(known.again_s, known.heard_s + self.gone_s))
+            moments.append(known.ping_s if known.up else known.again_s)
+            if not known.lost:
+                moments.append(known.heard_s + self.gone_s)
         return min(moments)
 
     def due(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
         for host, known in self._hosts.items():
-            if known.phase is HostPhase.LOST:
-                continue
             silent_s = now_s - known.heard_s
-            if silent_s >= self.gone_s:
-                known.phase = HostPhase.LOST
+            if silent_s >= self.gone_s and not known.lost:
+                known.lost = True
+                self.cut(host, now_s)
                 actions.append(self._gone(host, silent_s, usable=False))
-            elif known.phase is HostPhase.CUT:
+            elif not known.up:
                 if now_s >= known.again_s:
                     known.again_s = float("inf")
                     known.logins += 1

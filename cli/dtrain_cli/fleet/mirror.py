@@ -242,7 +242,7 @@ def keep_failure(files: RunFiles, task: TaskId, attempt: int, message: str) -> N
     record = FailureRecord(
         task=str(task),
         message=message,
-        kind=FailureKind.EXIT,
+        kind=FailureKind.HOST_LOST,
         time=now_text(),
         monotonic_s=time.monotonic(),
         attempt=attempt,

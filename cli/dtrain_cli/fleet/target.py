@@ -12,7 +12,6 @@ from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
-from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.lease import LEASE_S
 from dtrain_cli.agent.messages import (
@@ -30,7 +29,7 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
-from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, Silent, address_of
+from dtrain_cli.fleet.host_rules import Gone, HeardAgain, Silent, address_of
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations, RemotePlace, start_order
 from dtrain_cli.fleet.mirror import (
@@ -44,7 +43,7 @@ from dtrain_cli.fleet.mirror import (
 from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch, Workload
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
-from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
+from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 
 class FleetRun(msgspec.Struct, frozen=True):
@@ -101,7 +100,8 @@ class FleetTarget:
         self._signals = signals
         self._say = say
         self._places: dict[str, RemotePlace] = {}
-        self._restarting: dict[str, Gone] = {}
+        self._unheld: set[str] = set()
+        """The hosts that are back, and hold the ports of their tasks not yet again."""
         self._logins: dict[str, int] = {}
         self._second: SecondPlace | None = None
         self._queued: list[Event] = []
@@ -109,7 +109,6 @@ class FleetTarget:
         self._attempts: dict[TaskId, int] = {}
         self._shared = SharedStatuses()
         self._master: tuple[str, int] | None = None
-        self._delayed: dict[TaskId, TaskLaunch] = {}
 
     # -- the start
 
@@ -230,23 +229,20 @@ class FleetTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._locations.host_of(launch.task)
 
+    def can_start(self, task: TaskId) -> bool:
+        host = self._locations.host_of(task)
+        return self._agents.alive.is_up(host) and host not in self._unheld
+
     def start(self, launch: TaskLaunch) -> FleetTask:
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
         self._attempts[launch.task] = launch.attempt
-        self._send_start(launch)
-        host, forked = self._locations.host_of(launch.task), launch.program is not None
-        return FleetTask(self._agents, host, launch.task, launch.attempt, forked)
-
-    def _send_start(self, launch: TaskLaunch) -> None:
         host = self._locations.host_of(launch.task)
-        if host in self._restarting or self._agents.alive.phase(host) is not HostPhase.UP:
-            self._delayed[launch.task] = launch  # until its host has an agent, and its address is held
-            return
         bind = None if self._run.spec.network.bind == AUTO else self._run.spec.network.bind
         order = start_order(launch, self._places[host], self._run.secrets, bind)
         self._agents.alive.started(launch.task, launch.attempt, host)
         self._agents.send(host, order)
+        return FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
 
     def wake_on(self, source: HasFileno) -> None:
         """Have `events` return as soon as `source` can be read; the signals wake it already."""
@@ -277,7 +273,7 @@ class FleetTarget:
         saved: dict[str, int] = {}
         for task, host in self._locations.places.items():
             step = (self._mirror.said(task) or {}).get("saved_step") if task.trains else None
-            if step is not None and self._agents.alive.phase(host) is HostPhase.UP:
+            if step is not None and self._agents.alive.is_up(host):
                 saved[host] = max(step, saved.get(host, 0))
         if (due := self._second.due(saved)) is not None:
             self._agents.send(*due)
@@ -298,7 +294,7 @@ class FleetTarget:
             case StreamEnded(host=host, reason=reason):
                 if self._second is not None:
                     self._second.forget(host)
-                if self._agents.alive.phase(host) is HostPhase.CUT:
+                if not self._agents.alive.is_up(host):
                     self._logins[host] = self._logins.get(host, -1) + 1
                     if not self._logins[host]:
                         self._report("cut", host, f"{reason}; logging in again")
@@ -321,8 +317,8 @@ class FleetTarget:
             case MadePart() | AllMade() if self._second is not None:
                 if why := self._second.write(host, answer):
                     self._report("no copy", host, why)
-            case Held() if host in self._restarting:
-                self._begin_again(host, answer)
+            case Held() if host in self._unheld:
+                self._note_ports(host, answer)
             case Signalled(number=number):
                 self._queued.append(StopAsked(number, host))
             case Failed(reason=reason):
@@ -332,54 +328,40 @@ class FleetTarget:
         self._queued.append(HostNews(kind, host, text))
 
     def _note_end(self, gone: Gone) -> None:
-        """Have the ports of a host's tasks held again before their end is reported, or give the host up."""
-        if (earlier := self._restarting.pop(gone.host, None)) is not None:  # its tasks had not begun there
-            gone = replace(gone, tasks=gone.tasks + earlier.tasks)
-        logins = self._logins.pop(gone.host, 0)
+        """Report the ends of the tasks of a host; one that is back holds their ports before they start."""
+        host, logins = gone.host, self._logins.pop(gone.host, 0)
         failed = f" (failed logins: {logins})" if logins else ""
-        if not gone.usable:
-            self._report("lost", gone.host, f"{gone.host} is lost: no word for {gone.silent_s:.0f} s{failed}")
-            self._give_up(gone, f"{gone.host} is lost")
-            return
-        self._report(
-            "back", gone.host, f"{gone.host}: another agent is up there{failed}; its tasks start again"
-        )
-        self._restarting[gone.host] = gone
-        ports = [self._locations.port_of(task) for task in self._locations.serving(gone.host)]
-        self._agents.send(gone.host, self._hold(gone.host, ports))
+        what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
+        if gone.usable:
+            self._report("back", host, f"{host}: another agent is up there{failed}; its tasks start again")
+            self._unheld.add(host)
+            ports = [self._locations.port_of(task) for task in self._locations.serving(host)]
+            self._agents.send(host, self._hold(host, ports))
+        else:
+            self._unheld.discard(host)
+            self._report("lost", host, f"{host} is lost: {what}{failed}")
+            self._lose(host, f"{host} is lost")
+        for task, attempt in gone.tasks:
+            keep_failure(self._run.files, task, attempt, f"was lost with its host {host}: {what}")
+            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))
 
-    def _begin_again(self, host: str, held: Held) -> None:
-        gone, serving = self._restarting.pop(host), self._locations.serving(host)
+    def _note_ports(self, host: str, held: Held) -> None:
+        serving = self._locations.serving(host)
         ports = {self._locations.port_of(task) for task in serving}
         if why := held.lacking(len(serving)) or (ports != set(held.ports) and "ports of its tasks are taken"):
-            self._give_up(gone, f"{host}: {why}")
-            return
-        self._report_ends(gone)
-        for task in self._locations.tasks_of(host):
-            if (launch := self._delayed.pop(task, None)) is not None:
-                self._send_start(launch)
-
-    def _give_up(self, gone: Gone, why: str) -> None:
-        """End the run if tasks have lost their host; a spare one takes its place as the run starts again."""
-        if not (tasks := self._locations.tasks_of(gone.host)):
-            return
-        up = [host for host in self._agents.up(self._agents.members) if host != gone.host]
-        spare = None if self._run.workload.foreign else self._locations.replace(gone.host, up)
-        kind, replaced = FailureKind.HOST_LOST, {} if spare is None else {gone.host: spare}
-        if not up:
-            kind, why = FailureKind.LAUNCHER, f"{why}, and no other is heard: is this machine on the network?"
-        elif spare is not None:
-            why = f"{why}: the run stops, and starts again with the spare host {spare} in its place"
+            self._lose(host, f"{host}: {why}", may_return=False)
         else:
-            why = f"{why}, and no spare host takes its place"
-        self._queued.append(TargetFailed(why, kind, replaced))
-        self._report_ends(gone)
-        for task in tasks:
-            if (launch := self._delayed.pop(task, None)) is not None:
-                self._queued.append(Refused(str(task), launch.attempt, why))
+            self._unheld.remove(host)
 
-    def _report_ends(self, gone: Gone) -> None:
-        what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
-        for task, attempt in gone.tasks:
-            keep_failure(self._run.files, task, attempt, f"was lost with its host {gone.host}: {what}")
-            self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))
+    def _lose(self, host: str, why: str, may_return: bool = True) -> None:
+        """Report that a host is lost, if it has tasks, with a spare one that could take its place."""
+        if not (tasks := self._locations.tasks_of(host)):
+            return
+        up = [other for other in self._agents.up(self._agents.members) if other != host]
+        if not up:
+            ask = f"{why}, and no other is heard: is this machine on the network?"
+            self._queued.append(TargetFailed(ask))
+            return
+        spare = None if self._run.workload.foreign else self._locations.replace(host, up)
+        replaced = {} if spare is None else {host: spare}
+        self._queued.append(HostLost(why, tasks, replaced, may_return))

@@ -31,7 +31,7 @@ from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import first_line
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
-from dtrain_cli.targets.target import Event, HostNews, StopAsked, Target, TargetFailed
+from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
 TICK_S = 0.2
 STATUS_EVERY_S = 0.5
@@ -94,7 +94,10 @@ class Supervisor:
         # A fork server imports gRPC for the first task that needs it; tasks that it forks later share that.
         for life in sorted(self.lives.values(), key=lambda life: life.launch.needs_grpc):
             if self._order is None:
-                self._start(life)
+                if self._target.can_start(life.task):
+                    self._start(life)
+                else:
+                    life.restart_s = self._clock()
                 self._receive(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
         while not self._over():
             self._receive(TICK_S)
@@ -121,11 +124,11 @@ class Supervisor:
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, TargetFailed):
+            self.replaced = {}
             if self._order is None:
-                self.replaced = event.replaced
-                self._give_up(Late(event.kind, event.reason, 1, ()), now_s)
-            elif self.replaced:  # another host is lost meanwhile
-                self.replaced = event.replaced and self.replaced | event.replaced
+                self._give_up(Late(FailureKind.LAUNCHER, event.reason, 1, ()), now_s)
+        elif isinstance(event, HostLost):
+            self._lose_host(event, now_s)
         elif isinstance(event, StopAsked):
             self._signalled(event.number, now_s, event.host)
         elif isinstance(event, HostNews):
@@ -143,6 +146,23 @@ class Supervisor:
                 self._refused(life, event, now_s)
             else:
                 self._exited(life, event, now_s)
+
+    def _lose_host(self, lost: HostLost, now_s: float) -> None:
+        """Stop the run, for another start with a spare host or for good, if it cannot wait for a lost one."""
+        names = ", ".join(map(str, lost.tasks))
+        if self._order is not None:
+            self.replaced = (self.replaced and lost.replaced) and self.replaced | lost.replaced
+            return
+        self.replaced = lost.replaced
+        if lost.replaced:
+            (spare,) = lost.replaced.values()
+            what = f"the run stops, and starts again with the spare host {spare} in its place"
+        elif lost.may_return and self._ends.waits_for(lost.tasks):
+            self._console.say(f"{lost.reason}; training goes on, and it is awaited for {names}")
+            return
+        else:
+            what = f"training cannot go on without {names}, and no spare host takes its place"
+        self._give_up(Late(FailureKind.HOST_LOST, f"{lost.reason}: {what}", 1, ()), now_s)
 
     def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
         life.exit_code = NOT_EXECUTED
@@ -246,9 +266,12 @@ class Supervisor:
             self._read_statuses(now_s)
             self._kill_those_that_stand_still(now_s)
         for life in self.lives.values():
-            if life.restart_s is not None and now_s >= life.restart_s:
+            due = life.restart_s is not None and now_s >= life.restart_s
+            if due and self._target.can_start(life.task):
                 life.launch = life.launch.for_attempt(life.launch.attempt + 1)
                 self._start(life)
+            elif due and self._order is not None:
+                self._start_no_more(life, self._order)
         if self._order is None:
             self._bring_about_faults(now_s)
         self._check_patience(now_s)
@@ -442,13 +465,16 @@ class Supervisor:
 
     def _start_no_more(self, life: TaskLife, order: RunStop) -> None:
         """End a task without a process, unless it is an evaluator that can still evaluate the last one."""
-        if life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s):
+        may_start = life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s)
+        if may_start and self._target.can_start(life.task):
             return
         life.restart_s = None
         life.state = TaskState.SUCCEEDED if order.patient else TaskState.STOPPED
-        if order.patient and life.task.role is Role.EVALUATOR and life.failure is not None:
+        if not order.patient or (failure := life.failure) is None:
+            return
+        if life.task.role is Role.EVALUATOR or failure.kind is FailureKind.HOST_LOST:
             life.state = TaskState.FAILED
-            self._lose(life, life.failure, order.at_s)
+            self._lose(life, failure, order.at_s)
 
     def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -96,6 +96,12 @@ class TaskEnds:
         if self._spec.on is not On.LOCAL and lost == self.leader and not any(life.is_up for life in others):
             return False  # tasks on other hosts cannot read who has failed for good: they would wait for it
         return outcomes.survives_without(self._in_force(), self.leader, lost, self._states, self._foreign)
+
+    def waits_for(self, lost: Collection[TaskId]) -> bool:
+        """Return whether the others train on until tasks that were lost with their host start again."""
+        spec, leader = self._in_force(), self.leader
+        away = (outcomes.can_be_away(spec, leader, task, self._foreign) for task in lost)
+        return all(away) and not any(self.needed_in_a_loop(task) for task in lost)
 
     @property
     def _states(self) -> dict[TaskId, TaskState]:

@@ -30,7 +30,7 @@ from dtrain_cli.plan.ports import HeldPorts, hold_addresses, pick_master_port
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 from dtrain_cli.targets.cold_start import LifeLine
 from dtrain_cli.targets.fork_server import ForkServer
-from dtrain_cli.targets.target import Event, HasFileno, HostNews, StopAsked, TargetFailed
+from dtrain_cli.targets.target import Event, HasFileno, TargetFailed
 
 LATELY_S = 5.0
 """A process that is killed for memory may need so long to free it and end."""
@@ -207,6 +207,9 @@ class LocalTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._host
 
+    def can_start(self, task: TaskId) -> bool:
+        return True
+
     def start(self, launch: TaskLaunch) -> LocalTask:
         launch.log.parent.mkdir(parents=True, exist_ok=True)
         launch.log.touch(mode=0o600)
@@ -267,7 +270,7 @@ class LocalTarget:
         return events
 
     def _noted(self, event: Event, now_s: float) -> Event:
-        if isinstance(event, TargetFailed | HostNews | StopAsked):
+        if not isinstance(event, Report):
             return event
         self._tasks[TaskId.parse(event.task)].note(event)
         if isinstance(event, Exited) and event.status != 0 and self._memory_kills.lately(now_s):

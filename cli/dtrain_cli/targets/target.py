@@ -13,7 +13,6 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.config import ClusterSection
 from dtrain.process.start_protocol import Report
 from dtrain.runs.files import RunFiles, SavedRecord
-from dtrain.runs.states import FailureKind
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch
 
 
@@ -24,14 +23,22 @@ class HasFileno(Protocol):
 
 
 class TargetFailed(msgspec.Struct, frozen=True):
-    """The target can start no task any more.
+    """The target can start no task any more."""
 
-    `replaced` names the spare host that takes the place of a lost one as the run is started again.
+    reason: str
+
+
+class HostLost(msgspec.Struct, frozen=True):
+    """A host is lost, and these tasks with it.
+
+    `replaced` names the spare host that can take its place as the run is started again; without one, the
+    tasks can start again when the host `may_return`.
     """
 
     reason: str
-    kind: FailureKind = FailureKind.LAUNCHER
+    tasks: list[TaskId]
     replaced: dict[str, str] = {}
+    may_return: bool = True
 
 
 class HostNews(msgspec.Struct, frozen=True):
@@ -51,7 +58,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     host: str
 
 
-Event = Report | TargetFailed | HostNews | StopAsked
+Event = Report | TargetFailed | HostLost | HostNews | StopAsked
 """`Started`, `Exited` or `Refused` of one attempt of a task, or news of the target."""
 
 
@@ -93,6 +100,9 @@ class Target(Protocol):
 
     def host_of(self, launch: TaskLaunch) -> str:
         """Return the name of the host on which a task runs."""
+
+    def can_start(self, task: TaskId) -> bool:
+        """Return whether a task's host can start it now; where it cannot, it may later."""
 
     def start(self, launch: TaskLaunch) -> TaskHandle:
         """Start one attempt of a task; `Started` or `Refused` follows. An `OSError` says why neither can."""

@@ -9,7 +9,7 @@ from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
 from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
 from dtrain_cli.fleet.fetching import fetch
-from dtrain_cli.fleet.host_rules import Gone, HostPhase
+from dtrain_cli.fleet.host_rules import Gone
 
 HALF = AgentAnswer("h1", MadePart("half", b"x", last=False))
 WHOLE = AgentAnswer("h1", MadePart("whole", b"x", last=True))
@@ -18,10 +18,10 @@ WHOLE = AgentAnswer("h1", MadePart("whole", b"x", last=True))
 class Agents:
     """The agents of a run, whose news are given."""
 
-    def __init__(self, *turns, phase=HostPhase.UP) -> None:
+    def __init__(self, *turns, up=True) -> None:
         self._turns = iter(turns)
         self.sent: list[str] = []
-        self.alive = SimpleNamespace(phase=lambda _: phase)
+        self.alive = SimpleNamespace(is_up=lambda _: up)
 
     def send(self, host, order) -> None:
         self.sent.append(host)
@@ -52,7 +52,7 @@ def test_it_ends_with_whole_files_and_the_reason_in_words(tmp_path, turns, numbe
 
 def test_a_host_that_is_lost_is_not_asked(tmp_path):
     lines: list[str] = []
-    agents = Agents(phase=HostPhase.LOST)
+    agents = Agents(up=False)
     fetch(agents, "h1", FetchedFiles(tmp_path), SimpleNamespace(read=list), lines.append)
     assert lines == ["not fetched from h1: the host cannot be reached"]
     assert agents.sent == []

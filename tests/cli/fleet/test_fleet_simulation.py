@@ -2,8 +2,8 @@
 
 The shipped machines run on virtual time; only streams, logins and processes are made up. Safety after every
 step: no task ever runs twice, and what the launcher takes for dead is dead. Progress: a task that its agent's
-lease has ended is started again, on its host or, as all tasks start again, on the spare one; without one the run
-ends, and nothing is left of it; on a host that stays cut off nothing is left soon after its lease.
+lease has ended is started again, on its host or, as all tasks start again, on the spare one; without one workers
+wait for their host, however long it is away, and the run ends without its chief or a server; on a host that stays cut off nothing is left soon after its lease.
 DTRAIN_SEEDS=FROM:TO chooses the seeds.
 """
 
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dtrain.cluster import TaskId
+from dtrain.cluster import Role, TaskId
 from dtrain_cli.agent.lease import Lease
-from dtrain_cli.fleet.host_rules import Gone, HostPhase, HostsAlive, LogInAgain, SendPing
+from dtrain_cli.fleet.host_rules import Gone, HostsAlive, LogInAgain, SendPing
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 
 FIRST, LAST = (int(seed) for seed in os.environ.get("DTRAIN_SEEDS", "0:200").split(":"))
@@ -163,7 +163,7 @@ class World:
             self.waiting, self.begun_s = [], self.now_s
         for task, at_s in list(self.restart_s.items()):
             host = self.place[task]
-            if self.now_s >= at_s and self.alive.phase(host) is HostPhase.UP:
+            if self.now_s >= at_s and self.alive.is_up(host):
                 del self.restart_s[task]
                 self.attempts[task] += 1
                 self.alive.started(task, self.attempts[task], host)
@@ -189,14 +189,15 @@ class World:
                     self.lose(host)
 
     def lose(self, host: str) -> None:
-        """End the streams to all agents; with a spare host, begin anew without the lost one."""
-        up = [name for name in self.spares if self.alive.phase(name) is HostPhase.UP]
-        self.used.remove(host)
-        if host in self.spares:
-            self.spares.remove(host)
+        """Wait for a host of workers; else end the streams to all agents, and begin anew with a spare host."""
+        up = [name for name in self.spares if self.alive.is_up(name)]
+        here = [task for task in TASKS if self.place[task] == host]
+        if host in self.spares or not here:
             return
-        for other in [other for other in self.used if self.alive.phase(other) is HostPhase.LOST]:
-            self.used.remove(other)
+        if not up and all(task.role is Role.WORKER for task in here):
+            self.restart_s |= {task: self.now_s + RESTART_S for task in here if task not in self.restart_s}
+            return
+        self.used.remove(host)
         for agent in self.logins.values():
             self.send(agent, "to", ("end",))
         self.logins = {}
@@ -246,7 +247,7 @@ class World:
                 self.step_agent(agent)
             self.step_launcher()
             self.check()
-        up = [host for host in self.hosts if self.alive.phase(host) is HostPhase.UP]
+        up = [host for host in self.hosts if self.alive.is_up(host)]
         if up:
             running = [task for agent in self.agents for task in agent.tasks]
             missing = {task for task in TASKS if task not in running and self.place[task] in up}

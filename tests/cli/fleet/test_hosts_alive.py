@@ -1,8 +1,18 @@
 """Which hosts are alive: pings, silence, new logins, and the moment from which a host's tasks are dead."""
 
+from itertools import pairwise
+
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import GRACE_S
-from dtrain_cli.fleet.host_rules import Gone, HeardAgain, HostPhase, HostsAlive, LogInAgain, SendPing, Silent
+from dtrain_cli.fleet.host_rules import (
+    LOST_AGAIN_S,
+    Gone,
+    HeardAgain,
+    HostsAlive,
+    LogInAgain,
+    SendPing,
+    Silent,
+)
 
 WORKER = TaskId.parse("worker:0")
 LEASE_S = 60.0
@@ -32,7 +42,7 @@ def test_a_silent_host_is_told_once_and_is_lost_in_the_end():
     assert alive.heard("h1", 17.0) == [HeardAgain("h1", 7.0)]
     told = [action for at_s in range(18, 100) for action in alive.due(at_s) if isinstance(action, Gone)]
     assert told == [Gone("h1", ((WORKER, 0),), usable=False, silent_s=GONE_S)]
-    assert alive.phase("h1") is HostPhase.LOST
+    assert not alive.is_up("h1")
 
 
 def test_a_stream_that_ends_leads_to_a_new_login_and_a_new_agent_proves_the_tasks_dead():
@@ -45,7 +55,7 @@ def test_a_stream_that_ends_leads_to_a_new_login_and_a_new_agent_proves_the_task
     assert alive.due(14.0) == [LogInAgain("h1")]
     (gone,) = alive.ready("h1", 9000.0, 14.5)
     assert gone == Gone("h1", ((WORKER, 0),), usable=True, silent_s=4.5)
-    assert alive.phase("h1") is HostPhase.UP
+    assert alive.is_up("h1")
 
 
 def test_a_task_that_has_ended_is_not_lost_with_its_host():
@@ -54,12 +64,18 @@ def test_a_task_that_has_ended_is_not_lost_with_its_host():
     assert [action.tasks for action in alive.due(10.0 + GONE_S) if isinstance(action, Gone)] == [()]
 
 
-def test_a_lost_host_is_used_no_more():
+def test_a_lost_host_is_logged_in_to_now_and_then_and_is_used_when_it_is_back():
     alive = up()
     alive.due(10.0 + GONE_S)
-    assert alive.ready("h1", 1.0, 30.0) == []
-    alive.cut("h1", 31.0)
-    assert alive.due(32.0) == []
+    again = [
+        at_s for at_s in range(78, 178) if LogInAgain("h1") in alive.due(at_s) and not alive.cut("h1", at_s)
+    ]
+    assert [later - earlier for earlier, later in pairwise(again)] == [LOST_AGAIN_S] * 5
+    assert alive.ready("h1", 1.0, 180.0) == [Gone("h1", (), usable=True, silent_s=170.0)]
+    assert alive.is_up("h1")
+    assert [action for at_s in range(181, 300) for action in alive.due(at_s) if isinstance(action, Gone)] == [
+        Gone("h1", (), usable=False, silent_s=GONE_S)
+    ]
 
 
 def test_a_late_end_of_an_attempt_leaves_the_next_one_on_its_host():

@@ -8,9 +8,8 @@ from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, Host, RunSpec, WaitSection, read_hosts
-from dtrain.process.start_protocol import Exited, Refused
+from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import RunFiles
-from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.messages import Held, HoldPorts, StartOrder
 from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, HostsAlive
@@ -18,7 +17,7 @@ from dtrain_cli.fleet.locations import RemotePlace
 from dtrain_cli.fleet.mirror import LOST_STATUS
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.plan.run_plan import TaskLaunch, Workload
-from dtrain_cli.targets.target import HostNews, TargetFailed
+from dtrain_cli.targets.target import HostLost, HostNews, TargetFailed
 
 CHIEF, WORKER0, WORKER1 = (TaskId.parse(name) for name in ("chief:0", "worker:0", "worker:1"))
 CLUSTER = ClusterSection(chief=1, worker=2, ps=0, evaluator=0)
@@ -92,33 +91,27 @@ def told(target):
     return [event for event in events if not isinstance(event, HostNews)]
 
 
-def test_a_task_that_is_due_while_its_host_is_cut_off_starts_when_the_host_is_back(fleet, tmp_path):
+def ends(*tasks, status=LOST_STATUS):
+    return [Exited(task, 0, status, 0) for task in tasks]
+
+
+def test_a_task_that_is_due_while_its_host_is_cut_off_can_start_when_the_host_is_back(fleet):
     target = fleet()
     target._agents.alive.ended(WORKER0, 0)  # it has died by itself
     target._agents.alive.cut("h2", 1.0)
-    target._agents.sent.clear()
-    target.start(launch(tmp_path, WORKER0, 1))
-    assert (target._agents.sent, told(target)) == ([], [])
-    assert lose(target, "h2", usable=True) == []
-    assert target._agents.orders(StartOrder) == [], "its port is not held yet"
+    assert [target.can_start(task) for task in (CHIEF, WORKER0)] == [True, False]
+    assert lose(target, "h2", usable=True) == ends("worker:1")
+    assert not target.can_start(WORKER0), "its port is not held yet"
     target._handle_news(AgentAnswer("h2", Held([2002, 2003])))
-    assert told(target) == [Exited("worker:1", 0, LOST_STATUS, 0)]
-    assert [(host, order.task, order.attempt) for host, order in target._agents.orders(StartOrder)] == [
-        ("h2", "worker:0", 1)
-    ]
-
-
-def ends(*tasks, status=LOST_STATUS):
-    return [Exited(task, 0, status, 0) for task in tasks]
+    assert (target.can_start(WORKER0), told(target)) == (True, [])
 
 
 def test_a_spare_host_takes_the_place_of_a_lost_one_by_another_start(fleet):
     target = fleet(Host("h3", spare=True))
     assert {host for host, _ in target._agents.orders(StartOrder)} == {"h1", "h2"}
     target._agents.sent.clear()
-    why = "h2 is lost: the run stops, and starts again with the spare host h3 in its place"
     assert lose(target, "h2") == [
-        TargetFailed(why, FailureKind.HOST_LOST, {"h2": "h3"}),
+        HostLost("h2 is lost", [WORKER0, WORKER1], {"h2": "h3"}),
         *ends("worker:0", "worker:1"),
     ]
     assert target._agents.sent == [], "no task is moved"
@@ -127,8 +120,7 @@ def test_a_spare_host_takes_the_place_of_a_lost_one_by_another_start(fleet):
 def test_a_spare_host_that_is_lost_ends_nothing_as_it_has_no_task(fleet):
     target = fleet(Host("h3", spare=True))
     assert lose(target, "h3") == []
-    why = "h2 is lost, and no spare host takes its place"
-    assert lose(target, "h2")[0] == TargetFailed(why, FailureKind.HOST_LOST)
+    assert lose(target, "h2")[0] == HostLost("h2 is lost", [WORKER0, WORKER1])
 
 
 def test_a_command_is_not_started_again_as_nothing_of_it_is_saved(fleet):
@@ -139,14 +131,14 @@ def test_a_command_is_not_started_again_as_nothing_of_it_is_saved(fleet):
 
 def test_a_host_whose_ports_others_have_taken_meanwhile_is_lost(fleet):
     target = fleet(Host("h3", spare=True))
-    assert lose(target, "h2", usable=True) == []
+    assert lose(target, "h2", usable=True) == ends("worker:0", "worker:1")
     assert [(host, order.wanted) for host, order in target._agents.orders(HoldPorts)] == [
         ("h2", [2002, 2003])
     ]
     target._handle_news(AgentAnswer("h2", Held([2002, 2004])))
-    failed, *others = told(target)
-    assert failed.reason.startswith("h2: ports of its tasks are taken: the run stops, and starts again with ")
-    assert others == ends("worker:0", "worker:1")
+    why = "h2: ports of its tasks are taken"
+    assert told(target) == [HostLost(why, [WORKER0, WORKER1], {"h2": "h3"}, may_return=False)]
+    assert not target.can_start(WORKER0)
 
 
 def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(fleet):
@@ -162,17 +154,15 @@ def test_a_launcher_that_hears_no_host_at_all_asks_whether_it_is_on_the_network(
     )
 
 
-def test_without_a_spare_host_the_run_ends_with_a_lost_one(fleet, tmp_path):
+def test_without_a_spare_host_the_tasks_of_a_lost_one_can_start_when_it_is_back(fleet):
     target = fleet(Host("h3"))
-    target._agents.alive.ended(WORKER1, 0)
-    target._agents.alive.cut("h2", 1.0)
-    target.start(launch(tmp_path, WORKER1, 1))
-    why = "h2 is lost, and no spare host takes its place"
-    assert lose(target, "h2") == [
-        TargetFailed(why, FailureKind.HOST_LOST),
-        *ends("worker:0"),
-        Refused("worker:1", 1, why),
-    ]
+    assert lose(target, "h2") == [HostLost("h2 is lost", [WORKER0, WORKER1]), *ends("worker:0", "worker:1")]
+    (back,) = target._agents.alive.ready("h2", 0.0, 900.0)
+    target._handle_news(back)
+    assert (told(target), target.can_start(WORKER0)) == ([], False)
+    assert target._agents.orders(HoldPorts)[-1][1].wanted == [2002, 2003]
+    target._handle_news(AgentAnswer("h2", Held([2002, 2003])))
+    assert target.can_start(WORKER0)
 
 
 def test_logins_that_are_tried_again_are_one_line_and_a_count(fleet):

@@ -14,13 +14,13 @@ from dtrain.messages.membership import TaskPhase, TaskStatus
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, SavedRecord, read_record, write_record
 from dtrain.runs.states import FailureKind
-from dtrain_cli.fleet.mirror import LOST_STATUS
+from dtrain_cli.fleet.mirror import LOST_STATUS, keep_failure
 from dtrain_cli.launch.policies.patience import LaunchLimits
 from dtrain_cli.launch.supervisor import Supervisor
 from dtrain_cli.plan.run_plan import HostShare, Machine, RunIdentity, TaskLaunch, Workload, build_plan
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import lost_on_the_way
-from dtrain_cli.targets.target import TargetFailed
+from dtrain_cli.targets.target import HostLost
 
 SPEC = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=1, evaluator=1))
 NAMES = ["chief:0", "worker:0", "worker:1", "ps:0", "evaluator:0"]
@@ -92,7 +92,8 @@ class FakeTarget:
     Attributes:
         scripts: by task; those that are absent run until they are told to stop.
         later: by task, of attempts after the first, where these differ.
-        lost: when the host of which tasks is lost for good, and which host replaces it.
+        lost: when the host of which tasks is lost, and which host replaces it.
+        back_s: when a lost host without another in its place is back.
     """
 
     scripts: dict[str, TaskScript]
@@ -100,6 +101,7 @@ class FakeTarget:
     signals_to_launcher: list[tuple[float, int]] = field(default_factory=list)
     refused: tuple[str, ...] = ()
     lost: tuple[tuple[float, tuple[str, ...], dict[str, str]], ...] = ()
+    back_s: float = FOR_EVER
     now_s: float = 1000.0
     record: RunRecord = field(default_factory=lambda: RunRecord("id", "name"))
     alive: dict[str, int] = field(default_factory=dict)
@@ -112,11 +114,13 @@ class FakeTarget:
     _next_report_s: float = 0.0
 
     def __post_init__(self) -> None:
+        self.begun_s = self.now_s
         self._coming = [(self.now_s + at_s, number) for at_s, number in self.signals_to_launcher]
         for at_s, names, replaced in self.lost:
-            why = TargetFailed("h2 is lost", FailureKind.HOST_LOST, replaced)
+            why = HostLost("h2 is lost", [TaskId.parse(name) for name in names], replaced)
             self._coming += [(self.now_s + at_s, why)]
             self._coming += [(self.now_s + at_s, Exited(name, 0, LOST_STATUS, 0)) for name in names]
+        self.back_s += self.now_s
 
     def _script(self, name: str, attempt: int) -> TaskScript:
         script = self.scripts.get(name, TaskScript())
@@ -146,6 +150,10 @@ class FakeTarget:
     def wake_on(self, source) -> None:
         assert source is self.inbox
 
+    def can_start(self, task: TaskId) -> bool:
+        away = {name for at_s, names, _ in self.lost for name in names if self.now_s >= self.begun_s + at_s}
+        return str(task) not in away or self.now_s >= self.back_s
+
     def start(self, launch: TaskLaunch) -> FakeHandle:
         name = str(launch.task)
         script = self._script(name, launch.attempt)
@@ -154,6 +162,8 @@ class FakeTarget:
             return FakeHandle(self, name)
         assert name not in self.alive, "an attempt is started while the one before it runs"
         self.alive[name] = launch.attempt
+        if launch.attempt == 0 and any(name in names for _, names, _ in self.lost):
+            keep_failure(RunFiles(launch.run_dir), launch.task, 0, "was lost with its host h2")
         status = TaskStatus(name, 1, "here", launch.attempt, "running", self.now_s, self.now_s)
         status.step, (status.fits_begun, status.fits_ended) = 9, script.fits
         status.unsaved, status.saved_step = script.unsaved, script.saved_step

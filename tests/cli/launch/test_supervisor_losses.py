@@ -174,12 +174,57 @@ def test_a_cause_is_named_before_those_who_missed_the_task_that_had_it(tmp_path)
 CHIEF_SAVES = {"chief:0": TaskScript(saved_step=7)}
 
 
-@pytest.mark.parametrize("task", ["worker:1", "ps:0", "chief:0"])
-def test_a_host_that_is_lost_for_good_stops_the_run_in_order(tmp_path, task):
+MIRRORED = replace(SPEC, training=training_section(strategy="multi_worker_mirrored"))
+WITHOUT = "h2 is lost; training goes on, and it is awaited for"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "spec"),
+    [
+        (("worker:0", "worker:1"), SPEC),
+        (("worker:1", "evaluator:0"), SPEC),
+        (("worker:1",), replace(SPEC, training=training_section(updates="sync"))),
+        (("chief:0", "worker:1"), MIRRORED),
+    ],
+)
+def test_training_goes_on_without_a_lost_host_whose_tasks_start_again_when_it_is_back(tmp_path, tasks, spec):
+    stays = {"chief:0": TaskScript(200), "worker:0": TaskScript(200)}
+    target = FakeTarget(stays, later=stays, lost=((3.0, tasks, {}),), back_s=120.0)
+    supervisor, outcome = perform(tmp_path, target, spec)
+    assert outcome.state is RunState.SUCCEEDED
+    assert f"{WITHOUT} {', '.join(tasks)}" in target.said
+    for task in tasks:
+        assert supervisor.lives[TaskId.parse(task)].restarts == 1
+    assert lost(supervisor) == ""
+
+
+def test_what_a_host_had_that_never_comes_back_is_named_as_the_run_succeeds(tmp_path):
+    target = FakeTarget({"chief:0": TaskScript(90)}, lost=((3.0, ("worker:1", "evaluator:0"), {}),))
+    supervisor, outcome = perform(tmp_path, target)
+    assert outcome.state is RunState.SUCCEEDED
+    assert target.now_s < 1100.0, "nothing is awaited at the end that cannot come"
+    assert [state(supervisor, task) for task in ("worker:0", "worker:1", "evaluator:0")] == [
+        "succeeded",
+        "failed",
+        "failed",
+    ]
+
+
+def test_a_run_without_one_of_its_hosts_is_stopped_at_once(tmp_path):
+    lost, stop = ((3.0, ("worker:1",), {}),), [(30.0, signal.SIGINT)]
+    target = FakeTarget({}, lost=lost, signals_to_launcher=stop)
+    _, outcome = perform(tmp_path, target)
+    assert (outcome.exit_code, target.now_s < 1035.0) == (130, True)
+
+
+@pytest.mark.parametrize("task", ["ps:0", "chief:0"])
+def test_a_lost_host_of_the_chief_or_of_a_server_stops_the_run_in_order(tmp_path, task):
     target = FakeTarget(CHIEF_SAVES, lost=((3.0, (task,), {}),))
     supervisor, outcome = perform(tmp_path, target)
     assert (outcome.exit_code, outcome.failure.kind) == (1, FailureKind.HOST_LOST)
-    assert "h2 is lost" in target.said
+    assert (
+        f"h2 is lost: training cannot go on without {task}, and no spare host takes its place" in target.said
+    )
     assert supervisor.lives[TaskId.parse(task)].restarts == 0
     assert target.record.saved == SavedRecord(7, f"on here in {tmp_path}")
     assert {number for _, name, number in target.sent if name != task} == {signal.SIGTERM}

@@ -75,6 +75,13 @@ def has_succeeded(
     return all(state in ENDED for state in replicas) and TaskState.SUCCEEDED in replicas
 
 
+def can_be_away(spec: RunSpec, leader: TaskId, task: TaskId, foreign: bool) -> bool:
+    """Return whether the others can train while a task is away, as far as its role says."""
+    if foreign or task.role is Role.EVALUATOR:
+        return not foreign
+    return task.trains if leader_changes(spec, foreign) else task.role is Role.WORKER and task != leader
+
+
 def survives_without(
     spec: RunSpec, leader: TaskId, lost: TaskId, states: Mapping[TaskId, TaskState], foreign: bool
 ) -> bool:
@@ -82,8 +89,7 @@ def survives_without(
     successors, training = leader_changes(spec, foreign), spec.training
     if lost.role is Role.EVALUATOR or has_succeeded(spec, leader, states, successors):
         return True  # what dies after the leader's success changes nothing
-    may_go = lost.trains if successors else lost.role is Role.WORKER and lost != leader
-    if foreign or not may_go:
+    if not can_be_away(spec, leader, lost, foreign):
         return False
     all_workers = spec.success == Success.ALL_WORKERS and lost.role is Role.WORKER
     if all_workers or isinstance(training, InOneTask):
