@@ -26,7 +26,7 @@ _SAID_BYTES = 4000
 
 
 class DetachedLaunch(msgspec.Struct, frozen=True):
-    """A launch: its command line, more variables, and the code as an archive of this digest.
+    """A launch: its options, what is behind them, more variables, and the code as an archive of this digest.
 
     `host` is the caller's name for this host, to which the launcher needs no login.
     """
@@ -35,7 +35,8 @@ class DetachedLaunch(msgspec.Struct, frozen=True):
     host: str
     digest: str
     code: bytes
-    words: list[str]
+    options: list[str]
+    behind: list[str]
     environment: dict[str, str]
     wait_s: float
 
@@ -54,7 +55,8 @@ def start(order: DetachedLaunch) -> Detached:
     code = unpack(order.code, order.digest, folder)
     for parent, _, _ in os.walk(code):
         Path(parent).chmod(0o700)  # what comes back from the leader is written there
-    words = ["-P", "-m", "dtrain_cli.main", "launch", "--run-dir", str(files.directory), *order.words]
+    places = ["--runs-dir", str(default_runs_dir()), "--run-dir", str(files.directory)]  # the last ones win
+    words = ["-P", "-m", "dtrain_cli.main", "launch", *order.options, *places, *order.behind]
     log = folder / "launcher.log"
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab") as output:
         launcher = subprocess.Popen(

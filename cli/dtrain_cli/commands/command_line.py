@@ -31,7 +31,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from dtrain.errors import SpecError
 
 GIVEN = "dtrain_cli.given"
-"""Under which name a click context holds what was written behind the name of a `ProgramCommand`."""
+"""The name by which a click context holds the options of a `ProgramCommand`, and what is behind them."""
 SPEC_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _PLACED_SUFFIXES = (".py", *SPEC_SUFFIXES)
 Decorator = Callable[[Any], Any]
@@ -163,7 +163,7 @@ class ProgramCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         options, words = self._split(args)
-        ctx.meta[GIVEN] = (*options, *words.written)
+        ctx.meta[GIVEN] = tuple(options), words.written
         super().parse_args(ctx, options)
         ctx.params["words"] = words
         return []

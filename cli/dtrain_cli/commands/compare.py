@@ -73,8 +73,8 @@ def compare(
     if unknown := [mode for mode in wanted if mode not in MODES]:
         raise click.UsageError(f"--modes: {unknown[0]!r} is no mode; expected some of {','.join(MODES)}")
     base = name or Path(words.program or words.arguments[0]).stem
-    given = click.get_current_context().meta[command_line.GIVEN]
-    options = [*_passed_on(given[: len(given) - len(words.written)])]
+    given, _ = click.get_current_context().meta[command_line.GIVEN]
+    options = [*_passed_on(given)]
     below = (runs_dir or default_runs_dir()).absolute()
     codes: dict[Path, int] = {}
     child = _Child()

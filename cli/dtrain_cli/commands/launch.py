@@ -130,13 +130,15 @@ def _options(words: ProgramWords, sets: tuple[str, ...], options: dict[str, Any]
     from dtrain_cli.spec import SHORTCUTS
 
     shortcuts = {name: options.pop(name) for name in SHORTCUTS}
+    given, behind = click.get_current_context().meta[GIVEN]
     return LaunchOptions(
         spec=words.spec,
         sets=sets,
         shortcuts=shortcuts,
         program=words.program,
         arguments=words.arguments,
-        given=click.get_current_context().meta[GIVEN],
+        given=given,
+        behind=behind,
         **options,
     )
 

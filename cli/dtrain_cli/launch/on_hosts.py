@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.config import Host, RunSpec
 from dtrain.config.choices import On
@@ -46,14 +47,15 @@ from dtrain_cli.runs.index import (
     register_run,
     where_of,
 )
-from dtrain_cli.targets.ssh import NO_SSH, Ssh, login_command
+from dtrain_cli.targets.ssh import HERE, NO_SSH, Ssh, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
     """Start the tasks on other hosts by ssh, watch them, stop them; return the exit code."""
     os.environ.pop(SECRET, None)  # of another run
-    if options.detach:
+    if options.detach and HERE not in os.environ:
         return _launch_detached(options)
+    options = replace(options, detach=False)
 
     def target(scene: Scene) -> FleetTarget:
         opener = Ssh(scene.spec.python or sys.executable, options.foreign)
@@ -274,7 +276,8 @@ def _launch_detached(options: LaunchOptions) -> int:
             host=first,
             digest=archive.digest,
             code=archive.data,
-            words=["--on", On.SSH, *(["--resume"] if earlier else []), *options.words_elsewhere()],
+            options=[*options.given, "--on", On.SSH, *(["--resume="] if earlier else [])],
+            behind=list(options.behind),
             environment={name: os.environ[name] for name in spec.secrets},
             wait_s=2 * spec.wait.start_s + _UP_S,
         )

@@ -9,9 +9,6 @@ import msgspec
 
 from dtrain_cli.spec import SpecTree
 
-_WITH_VALUE = ("--run-dir", "--runs-dir", "--on")
-_ALONE = ("--resume", "--detach")
-
 
 class LaunchOptions(msgspec.Struct, frozen=True):
     """The options and arguments of `dtrain launch`.
@@ -28,7 +25,8 @@ class LaunchOptions(msgspec.Struct, frozen=True):
             wait for a replica that is stuck.
         queue: whether it waits in line; `cores` and `memory` (bytes) are what it claims then.
         prometheus: the textfile that is kept up to date about the run.
-        given: all of this as it was written, for a command line that goes on with the run.
+        given: the options as they were written, for a command line that goes on with the run.
+        behind: what was written behind them.
     """
 
     spec: Path | None = None
@@ -50,6 +48,7 @@ class LaunchOptions(msgspec.Struct, frozen=True):
     cores: int | None = None
     memory: int | None = None
     given: tuple[str, ...] = ()
+    behind: tuple[str, ...] = ()
 
     def line_to_resume(self, run_id: str) -> str:
         kept = list(self.given)
@@ -58,29 +57,13 @@ class LaunchOptions(msgspec.Struct, frozen=True):
         if self.from_scratch:
             kept.remove("--from-scratch")
         resume = ["--resume"] if self.run_dir is not None else ["--resume", run_id]
-        return shlex.join(["dtrain", "launch", *resume, *kept])
+        return shlex.join(["dtrain", "launch", *resume, *kept, *self.behind])
 
     def line_to_report(self, run_id: str) -> str:
         if self.run_dir is not None:
             return shlex.join(["dtrain", "report", str(self.run_dir)])
         kept = [] if self.runs_dir is None else ["--runs-dir", str(self.runs_dir)]
         return shlex.join(["dtrain", "report", *kept, run_id])
-
-    def words_elsewhere(self) -> list[str]:
-        """Return the words of the command line, without the options that say where the run is."""
-        behind = len(self.arguments) + (self.program is not None) + (self.spec is not None)
-        at = len(self.given) - len(self.arguments) - 1
-        behind += self.given[at] == "--"  # of a command, or directly behind the program
-        written = len(self.given) - behind
-        kept: list[str] = []
-        words = iter(self.given[:written])
-        for word in words:
-            name, equals, _ = word.partition("=")
-            if name in _WITH_VALUE and not equals:
-                next(words)
-            elif name not in _WITH_VALUE and name not in _ALONE:
-                kept.append(word)
-        return [*kept, *self.given[written:]]
 
     @property
     def foreign(self) -> bool:

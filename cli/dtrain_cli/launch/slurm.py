@@ -142,7 +142,8 @@ def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
     # What was written comes last, and wins over what stands before it.
     command = [
         *(spec.python or sys.executable, "-P", "-m", "dtrain_cli.main", "launch"),
-        *("--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir), *options.given),
+        *("--on", On.SLURM, "--runs-dir", str(runs_dir), "--run-dir", str(run_dir)),
+        *(*options.given, *options.behind),
     ]
     out, err = (runs_dir.with_name(FOLDER) / f"{label}-%j.{ending}" for ending in ("out", "err"))
     return JobScript(spec, command, workload.cwd, out, err), run_dir

@@ -29,11 +29,13 @@ from dtrain_cli.launch.options import LaunchOptions
 def test_it_is_the_same_with_resume(words, line):
     context = launch.make_context("launch", list(words))
     assert isinstance(context, click.Context)
+    options, behind = context.meta[GIVEN]
     given = LaunchOptions(
         run_dir=context.params["run_dir"],
         resume=context.params["resume"],
         from_scratch=context.params["from_scratch"],
-        given=context.meta[GIVEN],
+        given=options,
+        behind=behind,
     )
     assert given.line_to_resume("r1") == line
     again = launch.make_context("launch", shlex.split(line)[2:])
