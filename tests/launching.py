@@ -276,8 +276,7 @@ class Launch(Command):
 
     def guardian(self, task: str) -> int:
         """The pid of the guardian of a foreign task."""
-        (pid,) = self.pids("dtrain_cli.targets.guardian", task)
-        return pid
+        return psutil.Process(self.pid(task)).ppid()
 
 
 class Launcher:

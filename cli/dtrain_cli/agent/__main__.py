@@ -18,16 +18,14 @@ def main(arguments: list[str]) -> None:
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what others print must not stand between the answers
     os.environ.pop(SECRET, None)
-    line = LifeLine()
-    fork_server = None if "--command" in arguments else ForkServer(line)
+    fork_server = ForkServer(LifeLine(), bare="--command" in arguments)
     try:
         from dtrain_cli.agent.driver import AnswerStream, HostAgent, OrderStream
         from dtrain_cli.targets.local import LocalTarget
 
-        HostAgent(OrderStream(orders_fd), AnswerStream(answers_fd), LocalTarget(line, fork_server)).run()
+        HostAgent(OrderStream(orders_fd), AnswerStream(answers_fd), LocalTarget(fork_server)).run()
     finally:
-        if fork_server is not None:
-            fork_server.kill()
+        fork_server.kill()
 
 
 if __name__ == "__main__":

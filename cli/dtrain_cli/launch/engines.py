@@ -82,15 +82,15 @@ def launch(options: LaunchOptions) -> int:
     """
     cold_start.prepare()
     line, early = cold_start.take_early()
-    servers = [] if options.foreign or options.queue else [ForkServer(line, early)]
+    servers = [] if options.queue else [ForkServer(line, early, bare=options.foreign)]
     try:
         from dtrain_cli.launch import launcher  # not above: what these import would delay the fork server
         from dtrain_cli.targets.local import LocalTarget
 
         def target(_scene: launcher.Scene) -> LocalTarget:
-            if options.queue and not options.foreign:  # while it waited, the memory was others'
-                servers.append(ForkServer(line, early))
-            return LocalTarget(line, servers[0] if servers else None)
+            if options.queue:  # while it waited, the memory was others'
+                servers.append(ForkServer(line, early, bare=options.foreign))
+            return LocalTarget(servers[0])
 
         return launcher.run(options, target)
     finally:

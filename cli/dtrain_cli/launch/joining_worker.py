@@ -33,6 +33,7 @@ from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.runs.logs import TaskOutput
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 from dtrain_cli.targets.local import LocalTarget
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
 from dtrain_cli.targets.target import Event
@@ -56,7 +57,7 @@ class JoiningWorker:
         self._rule = assignment.spec.restart_of(Role.WORKER) if assignment.launched else NO_RESTART
         self._grace_s = assignment.spec.wait.grace(assignment.launched)
         self._signals = SignalInbox()
-        self._target = LocalTarget(LifeLine(), None)
+        self._target = LocalTarget(ForkServer(LifeLine()))
         self._target.wake_on(self._signals)
         self._output = TaskOutput(self._files, self._life.task)
         self._outlet = Outlet(1)

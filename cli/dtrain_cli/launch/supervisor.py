@@ -494,6 +494,7 @@ class Supervisor:
         assert self._order is not None
         if self._task_places is not None:
             self._causes[-1].standing = self._task_places.lines()
+        self._announce_joined_workers()
         self._note_progress()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():

@@ -33,12 +33,14 @@ ColdStart: TypeAlias = tuple[subprocess.Popen[bytes], socket.socket]
 _early: list[tuple[LifeLine, ColdStart]] = []
 
 
-def start(line: LifeLine) -> ColdStart:
+def start(line: LifeLine, bare: bool = False) -> ColdStart:
+    """Start a fork server; one that is `bare` imports nothing of what programs need."""
     ours, theirs = socket.socketpair()
     fds = (theirs.fileno(), line.reading_end)
+    words = (*map(str, fds), *(["--bare"] if bare else []))
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds)],
+            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *words],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -73,9 +73,9 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
 class ForkServer:
     """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
 
-    def __init__(self, line: LifeLine, early: ColdStart | None = None) -> None:
+    def __init__(self, line: LifeLine, early: ColdStart | None = None, *, bare: bool = False) -> None:
         self._process: _WarmProcess | subprocess.Popen[bytes]
-        self._process, self._socket = early or _warm(line) or start(line)
+        self._process, self._socket = early or _warm(line) or start(line, bare)
         self._socket.setblocking(False)
         self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
         self._reports: list[start_protocol.Report] = []

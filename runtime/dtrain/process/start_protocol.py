@@ -1,6 +1,6 @@
 """The messages between the launcher and the processes that start tasks for it: one JSON object a line.
 
-The launcher sends a `StartTask`; the fork server (or, for one foreign command, its guardian) answers with
+The launcher sends a `StartTask`; the fork server, or the guardian that it forks for a command, answers with
 `Started` or `Refused`, and later with `Exited`. Tasks are named with the attempt, so that a late report
 about an earlier attempt is recognised.
 
@@ -33,16 +33,17 @@ TaskName = Annotated[str, msgspec.Meta(pattern=r"^(chief|worker|ps|evaluator):[0
 
 
 class StartTask(msgspec.Struct, frozen=True):
-    """An order to fork a task.
+    """An order to fork a task, or to execute one.
 
     Attributes:
-        argv: the program and its arguments, as `sys.argv` of the task.
+        argv: the program and its arguments, as `sys.argv` of the task; the command, where it is executed.
         environment: variables that are set on top of the launcher's own environment.
         private: those that only the task may see (`process.private_variables`).
         cwd: the working directory.
         log: the file to which the task's stdout and stderr are appended; it exists.
         needs_grpc: it serves, or its servers may not be on this host. A task that finds out otherwise imports
             gRPC itself.
+        executed: whether `argv` is a command, which gets a guardian, and not a program to run in a fork.
     """
 
     task: str
@@ -53,6 +54,7 @@ class StartTask(msgspec.Struct, frozen=True):
     cwd: str
     log: str
     needs_grpc: bool
+    executed: bool = False
 
     def __repr__(self) -> str:
         """Return its fields, and of `private` the names alone: errors and logs may quote it."""

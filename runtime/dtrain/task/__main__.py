@@ -2,7 +2,7 @@
 
     python -m dtrain.task PROGRAM [ARGS...]
         one task; the environment names it (`TaskAssignment`)
-    python -m dtrain.task --fork-server LAUNCHER LIFELINE
+    python -m dtrain.task --fork-server LAUNCHER LIFELINE [--bare]
         the fork server of a launcher; it inherits both file descriptors
     python -m dtrain.task --warm-server SOCKET
         a process that forks such fork servers (`dtrain fork-server`)
@@ -40,7 +40,9 @@ from dtrain.task import program
 
 def main(arguments: list[str]) -> int:
     """Run one task, or the fork server; return the exit code."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors that matter get messages of dtrain's own
+    bare = arguments[:1] == ["--fork-server"] and "--bare" in arguments
+    if not bare:
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # errors that matter get messages of dtrain's own
     keep_freed_memory()
     _write_stacks_on_request()
     notices.heed()
@@ -55,7 +57,8 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--fork-server"]:
         from dtrain.task import fork_server
 
-        arguments = fork_server.serve(launcher_fd=int(arguments[1]), life_line_fd=int(arguments[2])).argv
+        launcher_fd, life_line_fd = map(int, arguments[1:3])
+        arguments = fork_server.serve(launcher_fd, life_line_fd, imports=not bare).argv
     if not arguments:
         print("usage: python -m dtrain.task PROGRAM [ARGS...]", file=sys.stderr)  # noqa: T201
         return SpecError.exit_code

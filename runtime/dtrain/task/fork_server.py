@@ -4,7 +4,8 @@ Forking from here costs a few milliseconds instead of a third of a second, and 1
 the imports. It never opens a channel, starts a server or a Python thread: a fork copies only the thread that
 calls it, and would leave the locks of all others locked for ever. It reaps its children and reports their
 ends to the launcher. It adopts the processes that tasks leave behind, and kills them when the launcher is
-gone.
+gone. A foreign command knows nothing of life lines: the fork server forks a guardian for each, which starts
+it, reports its start and its end, and kills what it leaves.
 
 It saves each launch the imports, which take half a second of a core: for those who launch hundreds of runs.
 As in a fork server, there is no thread.
@@ -19,15 +20,17 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from dtrain.errors import RunError
-from dtrain.process import WARM_START_VARIABLE, life_line, start_protocol
+from dtrain.process import WARM_START_VARIABLE, life_line, private_variables, start_protocol
 from dtrain.process.assignment import SPEC
 from dtrain.process.life_line import peer_process
 from dtrain.process.resources import NUMPY_LIMITS
@@ -81,12 +84,16 @@ GRPC_IMPORTS = (
 _READ_BYTES = 1 << 16
 
 
-def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
-    """Fork a task for each request until the launcher is gone; return in each child, with its request."""
+def serve(launcher_fd: int, life_line_fd: int, imports: bool = True) -> StartTask:
+    """Fork a task for each request until the launcher is gone; return in each child, with its request.
+
+    `imports`: of what programs need; commands alone need nothing of it.
+    """
     # A task that is asked for its stacks before it has a log would write them where the launcher does. An
     # engine ends a job by a SIGTERM to every process: tasks act on it, as soon as they can.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM})
-    import_all()
+    if imports:
+        import_all()
     life_line.outlive_parent()  # from here on the end of its orders tells it
     life_line.adopt_orphans()
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -116,6 +123,8 @@ def serve(launcher_fd: int, life_line_fd: int) -> StartTask:
                 gate = gate or Gate()
                 if _fork(launcher, start, running):
                     gate.wait()
+                    if start.executed:
+                        _guard(launcher, start, life_line_fd)
                     launcher.detach()
                     become(start, life_line_fd)
                     return start
@@ -131,9 +140,10 @@ def _due(waiting: list[StartTask], more: bool) -> Iterator[StartTask]:
     5 MB less, 0.8 MB each of an idle cluster.
     """
     for start in sorted(waiting, key=lambda start: start.needs_grpc):
-        _import(_strategy_of(start))
-        gc.freeze()
-        if start.needs_grpc:
+        if not start.executed:
+            _import(_strategy_of(start))
+            gc.freeze()
+        if start.needs_grpc and not start.executed:
             if more:
                 return
             _import(GRPC_IMPORTS)
@@ -212,8 +222,71 @@ def _fork(launcher: socket.socket, start: StartTask, running: dict[int, StartTas
         life_line.die_with_parent(parent)
         return True
     running[pid] = start
-    _report(launcher, Started(start.task, start.attempt, pid))
+    if not start.executed:
+        _report(launcher, Started(start.task, start.attempt, pid))
     return False
+
+
+def _guard(launcher: socket.socket, start: StartTask, life_line_fd: int) -> NoReturn:
+    """Run a command to its end, in a forked process; leave nothing that it has started."""
+    life_line.adopt_orphans()
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    try:
+        process = _started(start)
+    except OSError as error:
+        reason = error.strerror
+        if error.errno == errno.ENOENT and os.access(start.argv[0], os.F_OK):
+            reason = "its first line names an interpreter that is not there"
+        why = f"cannot execute {start.argv[0]}: {reason}{_remedy(error)}"
+        _report(launcher, Refused(start.task, start.attempt, why))
+        os._exit(0)
+    _report(launcher, Started(start.task, start.attempt, process.pid))
+    status, peak_memory_bytes = _end_of(process.pid, life_line_fd, wake_read)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # the group outlives its leader
+    life_line.kill_children()
+    _report(launcher, Exited(start.task, start.attempt, status, peak_memory_bytes))
+    os._exit(0)
+
+
+def _started(start: StartTask) -> "subprocess.Popen[bytes]":
+    environment, guardian = {**os.environ, **start.environment}, os.getpid()
+    private = private_variables.handed_over(start.private) if start.private else None
+    if private is not None:
+        environment[private_variables.DESCRIPTOR] = str(private)
+
+    def prepare() -> None:
+        for number in (signal.SIGCHLD, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        life_line.die_with_parent(guardian)
+
+    with open(start.log, "ab") as log:
+        return subprocess.Popen(
+            start.argv,
+            env=environment,
+            cwd=start.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=() if private is None else (private,),
+            start_new_session=True,
+            preexec_fn=prepare,
+        )
+
+
+def _end_of(command: int, life_line_fd: int, wake_fd: int) -> tuple[int, int]:
+    """Return the status of a command at its end, or when the launcher is gone, and its peak memory."""
+    while True:
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.wait4(-1, os.WNOHANG))[0]:
+                if ended[0] == command:
+                    return os.waitstatus_to_exitcode(ended[1]), ended[2].ru_maxrss * 1024
+        if life_line_fd in select.select([life_line_fd, wake_fd], [], [])[0]:
+            return -signal.SIGKILL, 0
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake_fd, _READ_BYTES)
 
 
 def _remedy(error: OSError) -> str:
@@ -235,8 +308,8 @@ def _report_ends(launcher: socket.socket, running: dict[int, StartTask]) -> None
         if pid == 0:
             return
         start = running.pop(pid, None)
-        if start is not None:
-            exit_status = os.waitstatus_to_exitcode(status)
+        exit_status = os.waitstatus_to_exitcode(status)
+        if start is not None and not (start.executed and exit_status == 0):  # else its guardian has told it
             _report(launcher, Exited(start.task, start.attempt, exit_status, usage.ru_maxrss * 1024))
 
 

@@ -17,8 +17,8 @@ from dtrain_cli import main
 from dtrain_cli.launch import engines, launcher
 
 class Told(engines.ForkServer):
-    def __init__(self, line, early):
-        super().__init__(line, early)
+    def __init__(self, line, early, bare):
+        super().__init__(line, early, bare=bare)
         print(self.pid, flush=True)
 
 def run(options, target_of):
@@ -107,7 +107,7 @@ main.main()
         (["launch", "--workers", "none", "p.py"], 2, 1),
         (["launch", "on_slurm.yaml", "p.py"], 2, 1),
         (["launch", "--help"], 0, 0),
-        (["launch", "--", "/bin/true"], 0, 0),
+        (["launch", "--", "/bin/true"], 0, 1),
         (["check", "on_slurm.yaml"], 2, 0),
     ],
 )

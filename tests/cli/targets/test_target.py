@@ -17,6 +17,7 @@ from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.cold_start import LifeLine
+from dtrain_cli.targets.fork_server import ForkServer
 from dtrain_cli.targets.local import LocalTarget
 from dtrain_cli.targets.target import Target
 
@@ -33,7 +34,7 @@ def test_every_target_takes_the_same_arguments(kind, name):
 
 @pytest.fixture
 def target():
-    with closing(LocalTarget(LifeLine(), None)) as target:
+    with closing(LocalTarget(ForkServer(LifeLine(), bare=True))) as target:
         yield target
 
 
@@ -100,5 +101,5 @@ def test_closing_kills_what_is_left_and_lets_the_ports_go(target, tmp_path):
     with pytest.raises(ProcessLookupError):
         os.kill(started.pid, 0)
     again = ClusterSection(worker=(addresses.address(TaskId.parse("worker:0")),))
-    with closing(LocalTarget(LifeLine(), None)) as other:
+    with closing(LocalTarget(ForkServer(LifeLine(), bare=True))) as other:
         assert other.hold_addresses(again) == addresses
