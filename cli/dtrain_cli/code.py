@@ -10,7 +10,6 @@ written. A folder is there whole or not at all, and read-only.
 """
 
 import contextlib
-import errno
 import functools
 import glob
 import hashlib
@@ -318,10 +317,6 @@ def unpack(data: bytes, digest: str, store: Path) -> Path:
     try:
         _lay_out(begun, data, members)
         begun.rename(folder)
-    except OSError as error:
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST) and folder.is_dir():
-            return folder  # another launcher was faster
-        raise
     finally:
         if begun.exists():
             discard(begun)

@@ -117,7 +117,7 @@ def sound_answers(host: str = "h1") -> Case:
     return {
         "welcome": told.MAGIC + b"\n" + _lines(welcome),
         "begin": _lines(told.RunReady("/runs/h", False, 2)),
-        "want_code": _lines(told.CodeThere("/runs/h/work")),
+        "code_part": _lines(told.CodeThere()),
         "hold": _lines(told.Held([port])),
         "listen": _lines(told.PortsListening()),
         "try": _lines(told.Tried({})),
@@ -225,7 +225,7 @@ def _orders() -> bytes:
     status = msgspec.json.encode(TaskStatus("worker:1", 7, "h2"))
     return _lines(
         told.BeginRun("run", "h1", "/p.py", "d", "/", 8.0, {"metrics.jsonl": 3}),
-        *(told.Ping(time.monotonic()), told.WantCode("d"), told.CodePart("d", b"tar", True)),
+        *(told.Ping(time.monotonic()), told.CodePart("d", b"tar", True)),
         *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
         told.ReleasePorts(),
         told.StartOrder("worker:0", 0, "h1:1", "/p.py", ["true"], [], {"A": "b"}, {}, "/", False),
@@ -260,7 +260,7 @@ def read_orders(path: Path) -> None:
     )
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
-        "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.CodeThere(None)),
+        "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.CodeThere()),
         "host": SimpleNamespace(
             unreachable=lambda addresses, timeout_s: {},
             hold=lambda order, held: told.Held([]),

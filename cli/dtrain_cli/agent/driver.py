@@ -49,7 +49,6 @@ from dtrain_cli.agent.messages import (
     StartOrder,
     Tried,
     Try,
-    WantCode,
     encode,
     write_lines,
 )
@@ -217,7 +216,7 @@ class HostAgent:
                 self._answers.send(Pong(time.monotonic()))
             case BeginRun():
                 self._begin(order)
-            case WantCode() | CodePart() | Fetch() | MadePart() | AllMade():
+            case CodePart() | Fetch() | MadePart() | AllMade():
                 self._obey_about_files(order)
             case StartOrder():
                 self._start(order)
@@ -238,7 +237,7 @@ class HostAgent:
             assert self._arriving is not None, "BeginRun comes first"
             if problems := self._arriving.write(order):
                 raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
-        elif (answer := self._code.receive(order, self._run_dir)) is not None:
+        elif self._run_dir is not None and (answer := self._code.receive(order, self._run_dir)) is not None:
             self._answers.send(answer)
 
     def _obey_about_host(self, order: PortOrder | FindFile) -> None:

@@ -48,12 +48,6 @@ class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
     known: dict[str, int] = {}
 
 
-class WantCode(msgspec.Struct, frozen=True, tag="want_code"):
-    """A question whether the code of this digest is there; the answer is `CodeThere`."""
-
-    digest: str
-
-
 class CodePart(msgspec.Struct, frozen=True, tag="code_part"):
     """A part of the archive with the code; `CodeThere` answers the last one."""
 
@@ -173,9 +167,8 @@ class RunReady(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
-    """The working directory `work` in which the code lies as links; None: the code is not there."""
+    """The code lies as links in the working directory of the run, unless there is a problem."""
 
-    work: Text | None
     problem: Text | None = None
 
 
@@ -294,7 +287,7 @@ class FileFound(msgspec.Struct, frozen=True, tag="seen"):
 
 PortOrder = HoldPorts | Listen | ReleasePorts | Try
 TaskOrder = StartOrder | SignalOrder | Put
-FileOrder = WantCode | CodePart | Fetch | MadePart | AllMade
+FileOrder = CodePart | Fetch | MadePart | AllMade
 FileNews = Replaced | Changed | Appended
 Order = BeginRun | FileOrder | PortOrder | TaskOrder | FindFile | Ping
 TaskNews = Started | Exited | Refused

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dtrain.errors import DtrainError, RunError
 from dtrain.runs.files import default_runs_dir
-from dtrain_cli.agent.messages import CodePart, CodeThere, WantCode
+from dtrain_cli.agent.messages import CodePart, CodeThere
 from dtrain_cli.code import discard, link_farm, unpack
 
 CODE = "code"
@@ -51,26 +51,20 @@ class SentCode:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def receive(self, order: WantCode | CodePart, run_dir: Path | None) -> CodeThere | None:
-        assert run_dir is not None, "BeginRun comes first"
-        store = run_dir / CODE
+    def receive(self, order: CodePart, run_dir: Path) -> CodeThere | None:
+        """Take a part; after the last one lay out the code in the run's directory, and say how that went."""
+        self._parts.append(order.data)
+        if not order.last:
+            return None
+        data, store = b"".join(self._parts), run_dir / CODE
+        self._parts.clear()
         try:
-            if isinstance(order, CodePart):
-                self._parts.append(order.data)
-                if not order.last:
-                    return None
-                data = b"".join(self._parts)
-                self._parts.clear()
-                unpack(data, order.digest, store)
-            if not (store / order.digest).is_dir():
-                return CodeThere(None)
-            work = run_dir / WORK
-            link_farm(store / order.digest, work, store)
-            for other in store.iterdir():  # of an earlier launch
-                if other.name != order.digest:
+            code = unpack(data, order.digest, store)
+            link_farm(code, run_dir / WORK, store)
+            for other in store.iterdir():
+                if other != code:  # of an earlier launch
                     discard(other)
-            return CodeThere(str(work))
-        except DtrainError as error:
-            return CodeThere(None, str(error))
-        except OSError as error:
-            return CodeThere(None, f"the code cannot be written to {store}: {error.strerror}")
+        except (DtrainError, OSError) as error:
+            where = f"the code cannot be written to {store}: "
+            return CodeThere(f"{where}{error.strerror}" if isinstance(error, OSError) else str(error))
+        return CodeThere()

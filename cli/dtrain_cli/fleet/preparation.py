@@ -21,7 +21,6 @@ from dtrain_cli.agent.messages import (
     Signalled,
     Tried,
     Try,
-    WantCode,
 )
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
@@ -101,21 +100,16 @@ class Preparation:
             raise HostError(_and_more(why, others))
         self.unfit.setdefault(host, why)
 
-    def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> dict[str, str]:
-        there = self.ask(dict.fromkeys(hosts, WantCode(archive.digest)), CodeThere)
-        lacking = [host for host, answer in there.items() if answer.work is None and answer.problem is None]
-        if lacking:
-            mib = len(archive.data) / (1 << 20)
-            self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(lacking)}")
-            for host, start in product(lacking, range(0, max(1, len(archive.data)), PIECE_BYTES)):
-                end = start + PIECE_BYTES
-                part = CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
-                self._agents.send(host, part)
-            there |= self.wait(lacking, CodeThere, ANSWER_S + 10 * mib)
-        for host, answer in there.items():
-            if answer.work is None:
+    def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> None:
+        mib = len(archive.data) / (1 << 20)
+        self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(hosts)}")
+        for host, start in product(hosts, range(0, max(1, len(archive.data)), PIECE_BYTES)):
+            end = start + PIECE_BYTES
+            part = CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
+            self._agents.send(host, part)
+        for host, answer in self.wait(hosts, CodeThere, ANSWER_S + 10 * mib).items():
+            if answer.problem is not None:
                 raise HostError(f"{host}: {answer.problem}")
-        return {host: answer.work for host, answer in there.items() if answer.work is not None}
 
     def hold_ports(self, orders: Mapping[str, HoldPorts]) -> dict[str, list[int]]:
         held = self.ask(orders, Held)

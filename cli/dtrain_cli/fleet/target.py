@@ -26,6 +26,7 @@ from dtrain_cli.agent.messages import (
     Signalled,
     SignalOrder,
 )
+from dtrain_cli.agent.run_folders import WORK
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
@@ -136,19 +137,20 @@ class FleetTarget:
         return BeginRun(self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known))
 
     def _lay_out_code(self) -> None:
-        lacking = []
+        lacking, cwd = [], self._run.workload.cwd
         for host, member in self._agents.members.items():
             assert member.ready is not None
             assert member.welcome is not None
-            self._places[host] = RemotePlace(
-                member.ready.run_dir, str(self._run.workload.cwd), member.welcome.executable
-            )
+            run_dir, python = member.ready.run_dir, member.welcome.executable
+            self._places[host] = RemotePlace(run_dir, str(cwd), python)
             if self._run.always_sent or not member.ready.in_place:
                 lacking.append(host)
         if lacking:
             folder, archive = self._run.code()
-            for host, work in self._preparation.send_code(lacking, archive).items():
-                self._places[host] = replace(self._places[host], cwd=work, code=folder)
+            self._preparation.send_code(lacking, archive)
+            for host in lacking:
+                place = self._places[host]
+                self._places[host] = replace(place, cwd=f"{place.run_dir}/{WORK}", code=folder)
 
     def _find_addresses(self) -> None:
         network = self._run.spec.network

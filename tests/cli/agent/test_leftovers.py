@@ -6,7 +6,7 @@ import os
 import pytest
 
 from dtrain_cli.agent.leftovers import Leftovers, remove
-from dtrain_cli.agent.messages import CodePart, WantCode
+from dtrain_cli.agent.messages import CodePart
 from dtrain_cli.agent.run_folders import CODE, LOCK, SentCode, run_folder
 from dtrain_cli.code import pack
 
@@ -27,9 +27,7 @@ def sent(tmp_path, monkeypatch):
         archive = pack(folder, sorted(files))
         directory = run_folder("h1", run)
         directory.mkdir(parents=True, exist_ok=True)
-        there = SentCode().receive(WantCode(archive.digest), directory)
-        if there.work is None:
-            there = SentCode().receive(CodePart(archive.digest, archive.data, last=True), directory)
+        there = SentCode().receive(CodePart(archive.digest, archive.data, last=True), directory)
         assert there.problem is None
         return directory / "work"
 
