@@ -20,10 +20,6 @@ from dtrain_cli.agent.messages import (
     Held,
     HoldPorts,
     HostFacts,
-    Listen,
-    PortsListening,
-    Tried,
-    Try,
 )
 from dtrain_cli.console.streams import print_json, say
 from dtrain_cli.fleet.agents import AgentHost, Agents
@@ -139,8 +135,6 @@ def _hosts(spec: RunSpec) -> tuple[list[Host], Opener]:
 LOGIN_S = 20.0
 """For all logins, and so much more for each dozen of hosts: few are under way at once."""
 _LOGIN_S_A_HOST = LOGIN_S / 12
-ANSWER_S = 10.0
-CONNECT_S = 5.0
 
 
 class HostSurvey:
@@ -192,7 +186,7 @@ class HostSurvey:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
             questions = dict.fromkeys(self._there, FindFile(str(mark), content))
-            for host, seen in self._steps.ask(questions, FileFound, ANSWER_S).items():
+            for host, seen in self._steps.ask(questions, FileFound).items():
                 self._found[host].sees_folder = seen.there
         finally:
             with contextlib.suppress(OSError):
@@ -203,18 +197,15 @@ class HostSurvey:
         first, last = (0, 0) if ports is None else (ports.start, ports.stop - 1)
         own = {host: address for host in self._there if (address := self._found[host].address) is not None}
         orders = {host: HoldPorts(address, 1, first, last) for host, address in own.items()}
-        addresses: dict[str, str] = {}
-        for host, answer in self._steps.ask(orders, Held, ANSWER_S).items():
+        hosts: dict[str, str] = {}
+        for host, answer in self._steps.ask(orders, Held).items():
             if (reason := answer.lacking(1)) is not None:
                 self._found[host].problem = f"{host}: {reason}"
             else:
-                addresses[host] = host_port(own[host], answer.ports[0])
-        self._steps.ask(dict.fromkeys(addresses, Listen(True)), PortsListening, ANSWER_S)
-        others = {host: {each: to for each, to in addresses.items() if each != host} for host in addresses}
-        tries = {host: Try(list(wanted.values()), CONNECT_S) for host, wanted in others.items() if wanted}
-        tried = self._steps.ask(tries, Tried, CONNECT_S + ANSWER_S)
-        for host in tries:
-            for other, address in others[host].items():
-                why = tried[host].problems.get(address) if host in tried else "its agent has not answered"
-                if why is not None:
-                    self._found[host].unreached[other] = why
+                hosts[host_port(own[host], answer.ports[0])] = host
+        wanted = {host: [address for address in hosts if hosts[address] != host] for host in hosts.values()}
+        tried = self._steps.unreached(wanted)
+        for host, addresses in wanted.items():
+            unheard = dict.fromkeys(addresses if host not in tried else (), "its agent has not answered")
+            for address, why in (unheard | tried.get(host, {})).items():
+                self._found[host].unreached[hosts[address]] = why

@@ -1,5 +1,6 @@
 """The host of an agent: its facts, the ports that are held there, and its way to other hosts."""
 
+import contextlib
 import errno
 import ipaddress
 import socket
@@ -69,23 +70,21 @@ def hold(order: HoldPorts, held: HeldPorts) -> Held:
     where = f"{order.first} to {order.last}" if order.first else "any"
     problem = f"{order.count} free ports are needed on {order.address} ({where})"
     found: list[int] = []
-    for port in _candidates(order, held):
-        if len(found) == order.count:
-            break
-        try:
-            held.hold(order.address, port)
-            found.append(port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                problem = f"{order.address} cannot be bound: {error.strerror}"
+    with contextlib.suppress(RunError):  # this machine has no free port left
+        for port in _candidates(order, held):
+            if len(found) == order.count:
                 break
-    if len(found) == order.count:
-        if order.loose:
-            held.release(found[-1])
-        return Held(found)
-    for port in found:
+            try:
+                held.hold(order.address, port)
+                found.append(port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    problem = f"{order.address} cannot be bound: {error.strerror}"
+                    break
+    whole = len(found) == order.count
+    for port in found[-1:] if whole and order.loose else () if whole else found:
         held.release(port)
-    return Held([], problem)
+    return Held(found) if whole else Held([], problem)
 
 
 def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
@@ -93,12 +92,8 @@ def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
     taken = {*order.wanted, *held.ports}
     if order.first:
         yield from (port for port in range(order.first, order.last + 1) if port not in taken)
-        return
-    for _ in range(order.count + _PICKS_MAX):
-        try:
-            yield pick_port()
-        except RunError:
-            return
+    else:
+        yield from (pick_port() for _ in range(order.count + _PICKS_MAX))
 
 
 def unreachable(addresses: Sequence[str], timeout_s: float) -> dict[str, str]:

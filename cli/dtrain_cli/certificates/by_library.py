@@ -35,7 +35,7 @@ class Authority:
             _builder(name, key, days)
             .issuer_name(_named(name))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         )
         return cls(builder.sign(key, hashes.SHA256()), key)
 
@@ -70,7 +70,7 @@ class Authority:
             _builder(names.task, key, days)
             .issuer_name(self._certificate.subject)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage(both), critical=False)
             .add_extension(x509.SubjectAlternativeName(others), critical=False)
             .add_extension(authority, critical=False)
@@ -99,18 +99,12 @@ def _builder(name: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.Cert
     )
 
 
-def _usage(signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+_USAGES = "digital_signature key_cert_sign crl_sign content_commitment key_encipherment data_encipherment"
+_OF_AGREED_KEYS = "key_agreement encipher_only decipher_only"
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in allowed for name in f"{_USAGES} {_OF_AGREED_KEYS}".split()})
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

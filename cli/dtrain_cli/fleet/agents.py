@@ -25,16 +25,14 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.fleet.host_rules import (
     Action,
     Gone,
-    HeardAgain,
     HostsAlive,
     LogInAgain,
     SendPing,
-    Silent,
     unfit,
 )
 from dtrain_cli.fleet.link import HostError, Link, Opener
 from dtrain_cli.fleet.mirror import HostClock, Mirror
-from dtrain_cli.targets.target import HasFileno
+from dtrain_cli.targets.target import HasFileno, HostNews
 
 _TURN_S = 0.2
 _WORDS_MAX = 200
@@ -68,7 +66,7 @@ class StreamEnded(msgspec.Struct, frozen=True):
     again: bool
 
 
-News = AgentAnswer | StreamEnded | Gone | Silent | HeardAgain
+News = AgentAnswer | StreamEnded | Gone | HostNews
 
 
 class Agents:
@@ -224,7 +222,7 @@ class Agents:
                 if not usable:
                     self._drop(host, forget=False)
                 return [action]
-            case Silent() | HeardAgain():
+            case HostNews():
                 return [action]
         return []
 

@@ -21,6 +21,7 @@ from dtrain.config import Host, NetworkSection
 from dtrain_cli.agent.lease import LEASE_S, REST_S
 from dtrain_cli.agent.messages import PING_S, HostFacts
 from dtrain_cli.fleet.link import HostError
+from dtrain_cli.targets.target import HostNews
 
 SILENT_S = 4.0
 """Seconds without a message of a host after which the user is told."""
@@ -35,19 +36,6 @@ class SendPing(msgspec.Struct, frozen=True):
 
     host: str
     heard_s: float
-
-
-class Silent(msgspec.Struct, frozen=True):
-    """Tell the user that a host is not heard."""
-
-    host: str
-
-
-class HeardAgain(msgspec.Struct, frozen=True):
-    """Tell the user that a silent host is heard again."""
-
-    host: str
-    after_s: float
 
 
 class LogInAgain(msgspec.Struct, frozen=True):
@@ -65,7 +53,7 @@ class Gone(msgspec.Struct, frozen=True):
     silent_s: float
 
 
-Action = SendPing | Silent | HeardAgain | LogInAgain | Gone
+Action = SendPing | HostNews | LogInAgain | Gone
 
 
 class _Host(msgspec.Struct):
@@ -112,7 +100,7 @@ class HostsAlive:
         if not known.silent:
             return []
         known.silent = False
-        return [HeardAgain(host, after_s)]
+        return [HostNews("heard again", host, f"{host} is heard again, after {after_s:.0f} s")]
 
     def cut(self, host: str, now_s: float) -> None:
         known = self._hosts.get(host)
@@ -160,7 +148,8 @@ class HostsAlive:
             actions.append(SendPing(host, known.agent_s))
         if now_s - known.heard_s >= SILENT_S and not known.silent:
             known.silent = True
-            actions.append(Silent(host))
+            limit = f"it is lost after {self.gone_s:g} s without a word"
+            actions.append(HostNews("silent", host, f"{host} is not heard, and is waited for: {limit}"))
         return actions
 
     def _gone(self, host: str, silent_s: float, usable: bool) -> Gone:

@@ -118,18 +118,20 @@ class Preparation:
                 raise HostError(f"{host}: {reason}")
         return {host: answer.ports for host, answer in held.items()}
 
-    def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
-        """Have each host connect to the tasks that it needs on others; `names` is for the message."""
+    def unreached(self, addresses: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
+        """Have each host connect to addresses that others hold; return, by host, why it cannot reach some."""
         self.ask({host: Listen(True) for host in addresses}, PortsListening)
-        tries: dict[str, Order] = {
-            host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted
-        }
+        tries = {host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted}
         tried = self.ask(tries, Tried)
         self.ask({host: Listen(False) for host in addresses}, PortsListening)
+        return {host: dict(answer.problems) for host, answer in tried.items()}
+
+    def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
+        """Have each host connect to the tasks that it needs on others; `names` is for the message."""
         problems = [
             f"{host} ({names[host]}) cannot reach {addresses[host].get(address)} at {address}: {why}"
-            for host, answer in tried.items()
-            for address, why in answer.problems.items()
+            for host, answer in self.unreached({each: list(addresses[each]) for each in addresses}).items()
+            for address, why in answer.items()
         ]
         if problems:
             raise HostError(

@@ -30,7 +30,7 @@ from dtrain_cli.agent.run_folders import WORK
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
-from dtrain_cli.fleet.host_rules import Gone, HeardAgain, Silent, address_of
+from dtrain_cli.fleet.host_rules import Gone, address_of
 from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations, RemotePlace, start_order
 from dtrain_cli.fleet.mirror import (
@@ -288,11 +288,8 @@ class FleetTarget:
 
     def _handle_news(self, news: News) -> None:
         match news:
-            case Silent(host=host):
-                limit = f"it is lost after {self._agents.alive.gone_s:g} s without a word"
-                self._report("silent", host, f"{host} is not heard, and is waited for: {limit}")
-            case HeardAgain(host=host, after_s=after_s):
-                self._report("heard again", host, f"{host} is heard again, after {after_s:.0f} s")
+            case HostNews():
+                self._queued.append(news)
             case StreamEnded(host=host, reason=reason):
                 if self._second is not None:
                     self._second.forget(host)

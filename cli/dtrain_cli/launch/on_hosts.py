@@ -24,9 +24,8 @@ from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunRecord, read_record, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import RunState
-from dtrain_cli.agent import detached, leftovers
-from dtrain_cli.agent.detached import Detached, DetachedLaunch
-from dtrain_cli.agent.leftovers import Leftovers, Removed
+from dtrain_cli.agent import errands
+from dtrain_cli.agent.errands import Detached, DetachedLaunch, Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
 from dtrain_cli.code import CodeArchive, code_files, may_leave, pack
 from dtrain_cli.console.streams import say
@@ -184,20 +183,21 @@ def _python(run: KnownRun) -> str:
 
 
 def _removed(order: Leftovers, python: str) -> Removed | str:
-    return _asked(order.host, [python, "-P", "-m", leftovers.__name__], order, Removed)
+    return _asked(order.host, python, order, Removed)
 
 
 def _asked(
-    host: str, command: Sequence[str], order: Any, kind: type[T], timeout_s: float = ANSWER_S
+    host: str, python: str, errand: Leftovers | DetachedLaunch, kind: type[T], timeout_s: float = ANSWER_S
 ) -> T | str:
-    """Have a command on a host read an order; return its answer, or why there is none."""
+    """Have a host do an errand; return its answer, or why there is none."""
+    command = [python, "-P", "-m", errands.__name__]
     reason = ""
     for _ in range(_TRIES):
         begun_s = time.monotonic()
         try:
             done = subprocess.run(
                 login_command(host, command),
-                input=msgspec.json.encode(order),
+                input=msgspec.json.encode(errand),
                 capture_output=True,
                 timeout=timeout_s,
             )
@@ -212,7 +212,7 @@ def _asked(
             except (ValueError, RecursionError) as error:
                 return f"{host}: its answer is not one of this version: {error}"
         words = (before + b"\n" + done.stderr).decode(errors="replace")
-        reason, again = Ssh(command[0], foreign=False).explain(host, done.returncode, words)
+        reason, again = Ssh(python, foreign=False).explain(host, done.returncode, words)
         if not again or time.monotonic() - begun_s > _QUICK_S:  # a host that does not answer is asked once
             break
     return reason
@@ -232,7 +232,7 @@ def _on_shared_disk(run: str, place: WhereRecord) -> Iterator[str]:
     """Remove what a run on Slurm's nodes has left on a disk that this machine sees too."""
     found = False
     for number in range(len(place.all_hosts)):
-        done = leftovers.remove(Leftovers(slurm_folder(number), [run]))
+        done = errands.remove(Leftovers(slurm_folder(number), [run]))
         found = found or bool(done.found)
         yield from (f"what run {run} left on its nodes stays: {why}" for why in done.problems.values())
     if not found and place.hosts:
@@ -288,8 +288,8 @@ def _launch_detached(options: LaunchOptions) -> int:
         if directory.parent != runs_dir:
             register_run(files, runs_dir, run_id)
         say(f"starting the launcher of run {run_id} on {first}")
-        command = [spec.python or sys.executable, "-P", "-m", detached.__name__]
-        answer = _asked(first, command, order, Detached, order.wait_s + ANSWER_S)
+        python = spec.python or sys.executable
+        answer = _asked(first, python, order, Detached, order.wait_s + ANSWER_S)
         record.state = RunState.FAILED if isinstance(answer, str) else answer.state or RunState.FAILED
         write_record(files.run, record)
     if isinstance(answer, str):

@@ -17,7 +17,7 @@ from dtrain.config import ROLES, ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.errors import SpecError
 from dtrain.process.ranks import number_of
-from dtrain_cli.targets.ssh import ANOTHER_PYTHON, AgentOpener, lacks_dtrain, last_line
+from dtrain_cli.targets.ssh import AgentOpener
 
 JOB = "SLURM_JOB_ID"
 _BATCH = "BATCH"
@@ -133,7 +133,7 @@ _BY_CHANCE = re.compile(
 class Srun(AgentOpener):
     """The opener of agents on the nodes of one allocation."""
 
-    missing = "there is no srun here"
+    name, missing = "srun", "there is no srun here"
 
     def __init__(self, allocation: Allocation, python: str, foreign: bool) -> None:
         super().__init__(python, foreign)
@@ -147,13 +147,8 @@ class Srun(AgentOpener):
     def environment(self) -> dict[str, str]:
         return {name: value for name, value in os.environ.items() if not _OF_THE_JOB.fullmatch(name)}
 
-    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        last = last_line(words)
-        quoted = f" ({last})" if last else ""
-        if code < 0:
-            return f"{host}: srun was killed by signal {-code}", True
-        if lacks_dtrain(words):
-            return f"{host}: {self.python} has no dtrain there; {ANOTHER_PYTHON}", False
+    def reason(self, host: str, code: int, words: str, quoted: str) -> tuple[str, bool] | None:
         if "No such file or directory" in words and self.python in words:
-            return f"{host}: there is no {self.python} there; set `python` in the spec", False
-        return f"{host}: srun has ended with exit code {code}{quoted}", _BY_CHANCE.search(words) is not None
+            return self.no_python("")
+        ended = f"srun has ended with exit code {code}{quoted}", _BY_CHANCE.search(words) is not None
+        return None if "No module named" in words else ended

@@ -53,6 +53,7 @@ class NoCommandError(DtrainError):
 class AgentOpener:
     """A way to start agents on other hosts, by a command whose standard streams are the agent's."""
 
+    name: str
     missing: str
     """Says that the command is not there."""
 
@@ -82,52 +83,55 @@ class AgentOpener:
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
 
+    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
+        """Return in a sentence why a login has failed, and whether another try may succeed.
+
+        `code` is the exit code of the command; `words` is the end of what it and the other side have printed.
+        """
+        lines = [line.strip() for line in words.splitlines() if line.strip()]
+        quoted = f" ({lines[-1][:_WORDS_MAX]})" if lines else ""
+        if code < 0:
+            return f"{host}: {self.name} was killed by signal {-code}", True
+        if (own := self.reason(host, code, words, quoted)) is not None:
+            return f"{host}: {own[0]}", own[1]
+        if "No module named" in words and "dtrain" in words:
+            install = "install it with `pip install`"
+            return f"{host}: {self.python} has no dtrain there; {install}, or {ANOTHER_PYTHON}", False
+        return f"{host}: its agent has ended with exit code {code}{quoted}", False
+
+    def reason(self, host: str, code: int, words: str, quoted: str) -> tuple[str, bool] | None:
+        """Return what the command says by its own exit codes and words; None: it says nothing of itself."""
+        raise NotImplementedError
+
+    def no_python(self, quoted: str) -> tuple[str, bool]:
+        return f"there is no {self.python} there{quoted}; {ANOTHER_PYTHON}", False
+
 
 class Ssh(AgentOpener):
     """The opener of agents by ssh."""
 
+    name = "ssh"
     missing = NO_SSH
 
     def command(self, host: str) -> list[str]:
         return self.agent if host == os.environ.get(HERE) else login_command(host, self.agent)
 
-    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return in a sentence why a login has failed, and whether another try may succeed.
-
-        `code` is the exit code of ssh; `words` is the end of what ssh and the other side have printed.
-        """
-        last = last_line(words)
-        quoted = f" ({last})" if last else ""
-        if code < 0:
-            return f"{host}: ssh was killed by signal {-code}", True
-        if code == _FAILED:
-            for pattern, why in _FOR_GOOD:
-                if re.search(pattern, words):  # behind a jump host the last line may be what followed from it
-                    cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip(" @")
-                    works = f"`ssh {host}` has to work without a question: try it once, and answer"
-                    if pattern is _FOR_GOOD[0][0]:
-                        works = f"ask who runs it, and only then give `ssh-keygen -R {host}` and log in once"
-                    return f"{host}: it {why} ({cause[:_WORDS_MAX]}); {works}", False
-            again = re.search(_BY_CHANCE, words) is not None or not words.strip()
-            return f"{host}: ssh cannot log in{quoted}", again
+    def reason(self, host: str, code: int, words: str, quoted: str) -> tuple[str, bool] | None:
         if code in (_NO_COMMAND, _NOT_EXECUTABLE):
-            return f"{host}: there is no {self.python} there{quoted}; {ANOTHER_PYTHON}", False
-        if lacks_dtrain(words):
-            install = "install it with `pip install`"
-            return f"{host}: {self.python} has no dtrain there; {install}, or {ANOTHER_PYTHON}", False
-        return f"{host}: its agent has ended with exit code {code}{quoted}", False
+            return self.no_python(quoted)
+        if code != _FAILED:
+            return None
+        for pattern, why in _FOR_GOOD:
+            if re.search(pattern, words):  # behind a jump host the last line may be what followed from it
+                cause = next(line for line in words.splitlines() if re.search(pattern, line)).strip(" @")
+                works = f"`ssh {host}` has to work without a question: try it once, and answer"
+                if pattern is _FOR_GOOD[0][0]:
+                    works = f"ask who runs it, and only then give `ssh-keygen -R {host}` and log in once"
+                return f"it {why} ({cause[:_WORDS_MAX]}); {works}", False
+        return f"ssh cannot log in{quoted}", re.search(_BY_CHANCE, words) is not None or not words.strip()
 
 
 def login_command(host: str, command: Sequence[str]) -> list[str]:
     """Return the command line of a login that becomes a command, which is one word for any login shell."""
     options = [word for option in OPTIONS for word in ("-o", option)]
     return ["ssh", "-T", *options, "--", host, f"exec {shlex.join(command)}"]
-
-
-def lacks_dtrain(words: str) -> bool:
-    return "No module named" in words and "dtrain" in words
-
-
-def last_line(words: str) -> str:
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
-    return lines[-1][:_WORDS_MAX] if lines else ""

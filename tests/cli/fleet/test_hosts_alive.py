@@ -4,15 +4,8 @@ from itertools import pairwise
 
 from dtrain.cluster import TaskId
 from dtrain_cli.agent.lease import GRACE_S
-from dtrain_cli.fleet.host_rules import (
-    LOST_AGAIN_S,
-    Gone,
-    HeardAgain,
-    HostsAlive,
-    LogInAgain,
-    SendPing,
-    Silent,
-)
+from dtrain_cli.fleet.host_rules import LOST_AGAIN_S, Gone, HostsAlive, LogInAgain, SendPing
+from dtrain_cli.targets.target import HostNews
 
 WORKER = TaskId.parse("worker:0")
 LEASE_S = 60.0
@@ -37,9 +30,11 @@ def test_a_ping_echoes_the_newest_moment_that_was_heard():
 
 def test_a_silent_host_is_told_once_and_is_lost_in_the_end():
     alive = up()
-    assert Silent("h1") in alive.due(15.0)
-    assert Silent("h1") not in alive.due(16.0)
-    assert alive.heard("h1", 17.0) == [HeardAgain("h1", 7.0)]
+    limit = "it is lost after 67 s without a word"
+    silent = HostNews("silent", "h1", f"h1 is not heard, and is waited for: {limit}")
+    assert silent in alive.due(15.0)
+    assert silent not in alive.due(16.0)
+    assert alive.heard("h1", 17.0) == [HostNews("heard again", "h1", "h1 is heard again, after 7 s")]
     told = [action for at_s in range(18, 100) for action in alive.due(at_s) if isinstance(action, Gone)]
     assert told == [Gone("h1", ((WORKER, 0),), usable=False, silent_s=GONE_S)]
     assert not alive.is_up("h1")

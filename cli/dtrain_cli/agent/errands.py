@@ -1,11 +1,13 @@
-"""The launcher of a detached run, on the first of its hosts: `python -P -m dtrain_cli.agent.detached`.
+"""Errands on a host without an agent of a run: `python -P -m dtrain_cli.agent.errands`.
 
-It reads one JSON object, `DetachedLaunch`, from stdin, and prints the line `MAGIC` and one object,
-`Detached`, once the run is up or has ended. The launcher runs in the code that was sent, in a session of its
-own.
+It reads one JSON object from stdin, and prints the line `MAGIC` and one object. `Leftovers` has what runs
+have left here removed, for `dtrain rm`; `Removed` answers. `DetachedLaunch` has a launcher started here, in
+the code that was sent and in a session of its own; `Detached` answers once its run is up or has ended.
 """
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,15 +19,62 @@ from dtrain.formats.bounded_reading import Text
 from dtrain.runs.files import RunFiles, RunRecord, default_runs_dir, read_record
 from dtrain.runs.states import RunState
 from dtrain_cli.agent.messages import MAGIC
-from dtrain_cli.agent.run_folders import LAUNCHER, run_folder
-from dtrain_cli.code import unpack
+from dtrain_cli.agent.run_folders import CODE, LAUNCHER, LOCK, open_lock, run_folder
+from dtrain_cli.code import discard, unpack
 from dtrain_cli.targets.ssh import HERE
 
 _LOOK_S = 0.1
 _SAID_BYTES = 4000
 
 
-class DetachedLaunch(msgspec.Struct, frozen=True):
+class Leftovers(msgspec.Struct, frozen=True, tag="leftovers"):
+    """The runs whose files are to go, by id; `host` is the launcher's name for this host.
+
+    Of a detached run whose launcher was here, its directory goes too.
+    """
+
+    host: str
+    runs: list[str]
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """The runs of which there were files here, and why those of some could not be removed, by run."""
+
+    found: list[str]
+    problems: dict[str, str]
+
+
+def remove(leftovers: Leftovers) -> Removed:
+    found, problems = [], {}
+    for run in leftovers.runs:
+        places = {run_folder(leftovers.host, run): LOCK}
+        if (launcher := run_folder(LAUNCHER, run)).is_dir():
+            places |= {default_runs_dir() / run: "lock", launcher: LOCK}
+        there = {folder: lock for folder, lock in places.items() if folder.is_dir()}
+        if not there:
+            continue
+        found.append(run)
+        try:
+            for folder, lock in there.items():
+                _remove(folder, lock)
+        except BlockingIOError:
+            problems[run] = f"its {'agent' if lock == LOCK else 'launcher'} is still there"
+        except OSError as error:
+            problems[run] = f"{error.filename or folder} cannot be removed: {error.strerror or error}"
+    return Removed(found, problems)
+
+
+def _remove(folder: Path, lock: str) -> None:
+    descriptor = open_lock(folder / lock)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        discard(folder / CODE)  # it is read-only
+        shutil.rmtree(folder)
+    finally:
+        os.close(descriptor)
+
+
+class DetachedLaunch(msgspec.Struct, frozen=True, tag="launch"):
     """A launch: its options, what is behind them, more variables, and the code as an archive of this digest.
 
     `host` is the caller's name for this host, to which the launcher needs no login.
@@ -83,7 +132,8 @@ def start(order: DetachedLaunch) -> Detached:
 
 
 def main() -> None:
-    done = start(msgspec.json.decode(sys.stdin.buffer.read(), type=DetachedLaunch))
+    errand = msgspec.json.decode(sys.stdin.buffer.read(), type=Leftovers | DetachedLaunch)
+    done = remove(errand) if isinstance(errand, Leftovers) else start(errand)
     sys.stdout.buffer.write(MAGIC + b"\n" + msgspec.json.encode(done) + b"\n")
 
 
