@@ -21,12 +21,11 @@ from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, read_hosts
 from dtrain.errors import RunError
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.start_protocol import Exited, Lines, Refused, Started
+from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
 from dtrain_cli.agent import messages as told
-from dtrain_cli.agent.driver import AnswerStream, OrderStream
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet import host_rules, preparation
 from dtrain_cli.fleet.host_rules import HERE
@@ -271,8 +270,9 @@ def read_orders(path: Path) -> None:
         "_LAST_WORD_S": 0.0,
     }
     environment = {"XDG_STATE_HOME": str(state), "DTRAIN_RUNS_DIR": ""}
+    orders_of = Lines(told.ORDERS.decode, ORDER_BYTES_MAX)
     with mock.patch.multiple(driver, **stand_ins), mock.patch.object(os, "environ", environment):
-        agent = driver.HostAgent(OrderStream(reading), AnswerStream(writing), processes)
+        agent = driver.HostAgent(told.MessageStream(reading, writing, orders_of), processes)
         try:
             agent.run()
         finally:

@@ -20,10 +20,13 @@ def main(arguments: list[str]) -> None:
     os.environ.pop(SECRET, None)
     fork_server = ForkServer(LifeLine(), bare="--command" in arguments)
     try:
-        from dtrain_cli.agent.driver import AnswerStream, HostAgent, OrderStream
+        from dtrain.process.start_protocol import ORDER_BYTES_MAX, Lines
+        from dtrain_cli.agent.driver import HostAgent
+        from dtrain_cli.agent.messages import ORDERS, MessageStream
         from dtrain_cli.targets.local import LocalTarget
 
-        HostAgent(OrderStream(orders_fd), AnswerStream(answers_fd), LocalTarget(fork_server)).run()
+        launcher = MessageStream(orders_fd, answers_fd, Lines(ORDERS.decode, ORDER_BYTES_MAX))
+        HostAgent(launcher, LocalTarget(fork_server)).run()
     finally:
         fork_server.kill()
 

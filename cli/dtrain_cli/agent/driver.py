@@ -3,9 +3,7 @@
 import contextlib
 import hashlib
 import os
-import select
 import time
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,16 +13,14 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
-from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused, Report
+from dtrain.process.start_protocol import Exited, Refused, Report
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
 from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.messages import (
     MAGIC,
-    ORDERS,
     AllMade,
-    Answer,
     Appended,
     BeginRun,
     CodePart,
@@ -36,6 +32,7 @@ from dtrain_cli.agent.messages import (
     HoldPorts,
     Listen,
     MadePart,
+    MessageStream,
     Order,
     Ping,
     Pong,
@@ -49,8 +46,6 @@ from dtrain_cli.agent.messages import (
     StartOrder,
     Tried,
     Try,
-    encode,
-    write_lines,
 )
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
@@ -59,63 +54,6 @@ from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, TargetFailed
-
-_READ_BYTES = 1 << 18
-
-
-class OrderStream:
-    """The orders of a launcher; `over` is true once its stream has ended."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
-        self._lines = Lines(ORDERS.decode, ORDER_BYTES_MAX)
-        self.over = False
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def read(self) -> list[Order]:
-        """Return what has arrived; raise a `ValueError` if an order is none of this version."""
-        try:
-            data = os.read(self._descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return []
-        except ConnectionError:
-            data = b""
-        self.over = not data
-        return self._lines.feed(data)
-
-
-class AnswerStream:
-    """The answers to a launcher; `over` is true once the launcher has closed its end."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        os.set_blocking(descriptor, False)
-        self._waiting: deque[bytes] = deque([MAGIC + b"\n"])
-        self.waiting_bytes = len(self._waiting[0])
-        self.over = False
-
-    def send(self, answer: Answer) -> None:
-        line = encode(answer)
-        self._waiting.append(line)
-        self.waiting_bytes += len(line)
-
-    def pump(self) -> None:
-        if not self.over:
-            try:
-                self.waiting_bytes -= write_lines(self._descriptor, self._waiting)
-            except ConnectionError:
-                self.over = True
-
-    def finish(self, wait_s: float) -> None:
-        deadline_s = time.monotonic() + wait_s
-        self.pump()
-        while self._waiting and not self.over and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select([], [self._descriptor], [], left_s)
-            self.pump()
-
 
 LOOK_S = {True: 0.25, False: 0.5}
 """The time between two looks at the files of the tasks: while they print (True), and while they do not."""
@@ -131,9 +69,8 @@ _LAST_WORD_S = 2.0
 class HostAgent:
     """One agent; `run` serves its launcher until the stream ends or the lease has run out."""
 
-    def __init__(self, orders: OrderStream, answers: AnswerStream, target: LocalTarget) -> None:
-        self._orders = orders
-        self._answers = answers
+    def __init__(self, launcher: MessageStream[Order], target: LocalTarget) -> None:
+        self._launcher = launcher
         self._target = target
         self._signals = SignalInbox()
         self._ports = HeldPorts()
@@ -147,43 +84,44 @@ class HostAgent:
         self._signalled_s: dict[TaskId, float] = {}
         self._made: Iterator[MadePart | AllMade] | None = None
         self._look_s = 0.0
-        target.wake_on(orders)
+        target.wake_on(launcher)
         target.wake_on(self._signals)
 
     def run(self) -> None:
-        self._answers.send(host.welcome(os.environ))
-        while not (self._orders.over or self._answers.over or self._lease_is_over()):
-            self._answers.pump()
+        self._launcher.send(MAGIC + b"\n")
+        self._launcher.send(host.welcome(os.environ))
+        while self._launcher.writable and not (self._launcher.over or self._lease_is_over()):
+            self._launcher.pump()
             try:
                 self._turn()
             except (RunError, ValueError, OSError, OverflowError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-                self._answers.send(Failed(f"its agent failed: {reason:.1000}"))
-                self._answers.finish(_LAST_WORD_S)
+                self._launcher.send(Failed(f"its agent failed: {reason:.1000}"))
+                self._launcher.finish(_LAST_WORD_S)
                 break
         self._target.close()
         self._ports.close()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
-        wait_s = _CROWDED_S if self._answers.waiting_bytes else LOOK_S[False]
+        wait_s = _CROWDED_S if self._launcher.waiting_bytes else LOOK_S[False]
         wait_s = 0.0 if self._made is not None else wait_s
         until_s = self._look_s if self._look_s > now_s else now_s + wait_s
         events = self._target.events(min(until_s, now_s + wait_s))
         for number in self._signals.read():  # first: tasks that have ended since may have got the same signal
             if number in STOP_SIGNALS:  # the launcher stops its tasks in order everywhere; they got no signal
-                self._answers.send(Signalled(number))
+                self._launcher.send(Signalled(number))
         for event in events:
             self._report(event)
-        for order in self._orders.read():
+        for order in self._launcher.read():
             self._obey(order)
         self._send_made()
         now_s = time.monotonic()
         if self._lease.order is None and now_s >= self._look_s and self._files is not None:
             printed = False
-            if self._answers.waiting_bytes < _CROWDED_BYTES:
+            if self._launcher.waiting_bytes < _CROWDED_BYTES:
                 for news in self._files.news():
-                    self._answers.send(news)
+                    self._launcher.send(news)
                     printed = printed or isinstance(news, Appended)
             self._look_s = now_s + LOOK_S[printed]
         there = (RemainingTask(task, self._signalled_s.get(task)) for task in self._tasks)
@@ -194,13 +132,13 @@ class HostAgent:
     def _send_made(self) -> None:
         until_s = time.monotonic() + _STREAMING_S
         while self._made is not None and (left_s := until_s - time.monotonic()) > 0:
-            if self._answers.waiting_bytes < _CROWDED_BYTES:
+            if self._launcher.waiting_bytes < _CROWDED_BYTES:
                 if (part := next(self._made, None)) is None:
                     self._made = None
                     return
-                self._answers.send(part)
-            self._answers.finish(left_s)
-            if self._answers.over:
+                self._launcher.send(part)
+            self._launcher.finish(left_s)
+            if not self._launcher.writable:
                 return
 
     def _lease_is_over(self) -> bool:
@@ -213,7 +151,7 @@ class HostAgent:
         match order:
             case Ping(heard_s=heard_s):
                 self._lease.renew(heard_s)
-                self._answers.send(Pong(time.monotonic()))
+                self._launcher.send(Pong(time.monotonic()))
             case BeginRun():
                 self._begin(order)
             case CodePart() | Fetch() | MadePart() | AllMade():
@@ -238,21 +176,21 @@ class HostAgent:
             if problems := self._arriving.write(order):
                 raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
         elif self._run_dir is not None and (answer := self._code.receive(order, self._run_dir)) is not None:
-            self._answers.send(answer)
+            self._launcher.send(answer)
 
     def _obey_about_host(self, order: PortOrder | FindFile) -> None:
         match order:
             case FindFile(path=path, content=content):
-                self._answers.send(FileFound(_content(path, len(content)) == content))
+                self._launcher.send(FileFound(_content(path, len(content)) == content))
             case HoldPorts():
-                self._answers.send(host.hold(order, self._ports))
+                self._launcher.send(host.hold(order, self._ports))
             case Listen(on=on):
                 self._ports.listen(on)
-                self._answers.send(PortsListening())
+                self._launcher.send(PortsListening())
             case ReleasePorts():
                 self._ports.close()
             case Try(addresses=addresses, timeout_s=timeout_s):
-                self._answers.send(Tried(host.unreachable(addresses, timeout_s)))
+                self._launcher.send(Tried(host.unreachable(addresses, timeout_s)))
 
     def _signal(self, order: SignalOrder) -> None:
         task = self._tasks.get(TaskId.parse(order.task))
@@ -269,7 +207,7 @@ class HostAgent:
         self._files = CopiedFiles(run_dir, order.known)
         self._arriving = ArrivingCheckpoint(RunFiles(run_dir).checkpoints)
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        self._answers.send(RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
+        self._launcher.send(RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 
     def _start(self, order: StartOrder) -> None:
         assert self._run_dir is not None, "BeginRun comes first"
@@ -285,14 +223,14 @@ class HostAgent:
             self._tasks[task] = self._target.start(launch)
         except OSError as error:
             reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
-            self._answers.send(Refused(order.task, order.attempt, reason))
+            self._launcher.send(Refused(order.task, order.attempt, reason))
             return
         self._files.follow(task, order.attempt)
 
     def _report(self, event: Event) -> None:
         if not isinstance(event, Report):
             if isinstance(event, TargetFailed):
-                self._answers.send(Failed(event.reason))
+                self._launcher.send(Failed(event.reason))
             return
         task = TaskId.parse(event.task)
         there = self._tasks.get(task)
@@ -300,9 +238,9 @@ class HostAgent:
             del self._tasks[task]
             if self._files is not None:
                 for news in self._files.rest(task):
-                    self._answers.send(news)
+                    self._launcher.send(news)
         if self._lease.order is None:  # else the next agent tells it: the lease has ended the task
-            self._answers.send(event)
+            self._launcher.send(event)
 
     def _put(self, order: Put) -> None:
         if self._run_dir is None or not is_order(order.path):

@@ -100,6 +100,7 @@ class Agents:
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)
+            member.link.pump()
             self._watch_writing(member.link)
 
     def turn(self, until_s: float) -> list[News]:
@@ -237,10 +238,10 @@ class Agents:
             del self.members[host]
 
     def _watch_writing(self, link: Link) -> None:
-        if link.waiting and link.host not in self._writes:
+        if link.waiting_bytes and link.host not in self._writes:
             self._writes[link.host] = link.writing_end
             self._selector.register(link.writing_end, selectors.EVENT_WRITE, link)
-        elif not link.waiting:
+        elif not link.waiting_bytes:
             self._unwatch_writing(link)
 
     def _unwatch_writing(self, link: Link) -> None:

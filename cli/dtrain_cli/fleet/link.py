@@ -3,12 +3,11 @@
 import contextlib
 import os
 import subprocess
-from collections import deque
 from typing import Protocol
 
 from dtrain.errors import DtrainError
 from dtrain.process.start_protocol import Lines
-from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, Order, encode, write_lines
+from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, MessageStream
 
 _READ_BYTES = 1 << 18
 _BANNER_BYTES_MAX = 1 << 16
@@ -32,34 +31,24 @@ class Opener(Protocol):
         """Return why the process has ended before its agent spoke, and whether another try may succeed."""
 
 
-class Link:
-    """The connection to the agent on `host`; `over` once its stream has ended."""
+class Link(MessageStream[Answer]):
+    """The connection to the agent on `host`."""
 
     def __init__(self, host: str, process: "subprocess.Popen[bytes]") -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        self.host = host
-        self.over = False
-        self._process = process
         self._in, self._out, self._err = process.stdin, process.stdout, process.stderr
-        for stream in (self._in, self._out, self._err):
-            os.set_blocking(stream.fileno(), False)
-        self._lines = Lines(ANSWERS.decode)
+        super().__init__(self._out.fileno(), self._in.fileno(), Lines(ANSWERS.decode))
+        os.set_blocking(self._err.fileno(), False)
+        self.host = host
+        self._process = process
         self._banner: bytes | None = b""
         self._words = b""
-        self._waiting: deque[bytes] = deque()
 
     @property
     def spoke(self) -> bool:
         return self._banner is None
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self._waiting) and not self.over and not self._in.closed
-
-    def fileno(self) -> int:
-        return self._out.fileno()
 
     @property
     def writing_end(self) -> int:
@@ -71,30 +60,10 @@ class Link:
         banner = (self._banner or b"")[-_WORDS_BYTES:]
         return (banner + b"\n" + self._words).decode(errors="replace").strip()
 
-    def send(self, order: Order) -> None:
-        if not self.over and not self._in.closed:
-            self._waiting.append(encode(order))
-            self.pump()
-
-    def pump(self) -> None:
-        if not self._in.closed:
-            try:
-                write_lines(self._in.fileno(), self._waiting)
-            except OSError:  # its end will be read
-                self._waiting.clear()
-
     def read(self) -> list[Answer]:
         """Return what has arrived; raise a `HostError` if an answer is none of this version."""
         self._read_words()
-        try:
-            data = os.read(self._out.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            self.over = True
-            return []
+        data = self._arrived()
         if self._banner is not None:
             data = self._behind_banner(data)
         try:
@@ -110,6 +79,7 @@ class Link:
 
     def close(self) -> None:
         """End the stream, at which the agent ends everything that it has started."""
+        self.end()
         with contextlib.suppress(OSError):
             self._in.close()
 

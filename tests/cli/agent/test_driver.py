@@ -73,11 +73,11 @@ class Stage:
         self.processes = Processes()
         self.said = []
         self._orders = []
-        orders = SimpleNamespace(read=self._read, over=False)
-        answers = SimpleNamespace(
-            send=self.said.append, waiting_bytes=0, over=False, finish=lambda wait_s: None
+        launcher = SimpleNamespace(
+            read=self._read, send=self.said.append, waiting_bytes=0, over=False, writable=True
         )
-        self.agent = driver.HostAgent(orders, answers, self.processes)
+        launcher.finish = lambda wait_s: None
+        self.agent = driver.HostAgent(launcher, self.processes)
 
     def _read(self):
         orders, self._orders = self._orders, []
