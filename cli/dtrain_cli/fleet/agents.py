@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from dtrain.errors import DtrainError
 from dtrain_cli.agent.messages import (
     Answer,
     Appended,
@@ -216,9 +217,9 @@ class Agents:
             case LogInAgain(host=host):
                 try:
                     self.log_in(host)
-                except HostError as error:
+                except DtrainError as error:  # there is no ssh
                     self.alive.cut(host, time.monotonic())
-                    return [StreamEnded(host, str(error), again=True)]
+                    return [StreamEnded(host, str(error), again=False)]
             case Gone(host=host, usable=usable):
                 if not usable:
                     self._drop(host, forget=False)

@@ -9,6 +9,7 @@ the earlier one on that host, or when the lease of the agent is over (`dtrain_cl
 """
 
 import ipaddress
+import math
 import sys
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -25,10 +26,14 @@ from dtrain_cli.targets.target import HostNews
 
 SILENT_S = 4.0
 """Seconds without a message of a host after which the user is told."""
-AGAIN_S = (0.0, 1.0, 2.0, 4.0)
-"""The waits before each new login to a host whose stream has ended; the last one repeats."""
+AT_ONCE = 8
+"""The most logins that are under way."""
+AGAIN_S = (0.3, 0.7, 1.5, 3.0, 5.0)
+"""The waits before each new login to a host whose login has failed or ended; the last one repeats."""
 LOST_AGAIN_S = 15.0
 """The wait before each new login to a host that is lost: many logins would have it ban this machine."""
+APART_S = 0.05
+"""Hosts are logged in to again one after the other, by this much."""
 
 
 class SendPing(msgspec.Struct, frozen=True):
@@ -84,11 +89,19 @@ class HostsAlive:
     def is_heard(self, host: str) -> bool:
         return self.is_up(host) and not self._hosts[host].silent
 
+    def expect(self, hosts: Iterable[str], now_s: float) -> None:
+        """Have hosts logged in to for the first time."""
+        self._hosts = {host: _Host(math.inf, 0.0, 0.0, up=False, again_s=now_s) for host in hosts}
+
+    def forget(self, host: str) -> None:
+        self._hosts.pop(host, None)
+
     def ready(self, host: str, agent_s: float, now_s: float) -> list[Action]:
         """Note that an agent is ready, so that no earlier one is left on its host."""
         before = self._hosts.get(host)
         self._hosts[host] = _Host(now_s, agent_s, now_s)
-        return [] if before is None else [self._gone(host, now_s - before.heard_s, usable=True)]
+        first = before is None or before.heard_s == math.inf
+        return [] if first or before is None else [self._gone(host, now_s - before.heard_s, usable=True)]
 
     def heard(self, host: str, now_s: float, agent_s: float | None = None) -> list[Action]:
         known = self._hosts.get(host)
@@ -106,8 +119,8 @@ class HostsAlive:
         known = self._hosts.get(host)
         if known is not None:
             known.up = False
-            wait_s = LOST_AGAIN_S if known.lost else AGAIN_S[min(known.logins, len(AGAIN_S) - 1)]
-            known.again_s = now_s + wait_s
+            wait_s = LOST_AGAIN_S if known.lost else AGAIN_S[min(max(known.logins - 1, 0), len(AGAIN_S) - 1)]
+            known.again_s = now_s + wait_s + APART_S * ([*self._hosts].index(host) % AT_ONCE)
 
     def started(self, task: TaskId, attempt: int, host: str) -> None:
         self._tasks[task] = host, attempt
@@ -126,6 +139,7 @@ class HostsAlive:
 
     def due(self, now_s: float) -> list[Action]:
         actions: list[Action] = []
+        room = AT_ONCE - sum(known.again_s == math.inf for known in self._hosts.values())
         for host, known in self._hosts.items():
             silent_s = now_s - known.heard_s
             if silent_s >= self.gone_s and not known.lost:
@@ -133,8 +147,9 @@ class HostsAlive:
                 self.cut(host, now_s)
                 actions.append(self._gone(host, silent_s, usable=False))
             elif not known.up:
-                if now_s >= known.again_s:
-                    known.again_s = float("inf")
+                if now_s >= known.again_s and room > 0:
+                    room -= 1
+                    known.again_s = math.inf
                     known.logins += 1
                     actions.append(LogInAgain(host))
             else:
@@ -157,56 +172,6 @@ class HostsAlive:
         for task, _ in tasks:
             del self._tasks[task]
         return Gone(host, tasks, usable, silent_s)
-
-
-AT_ONCE = 8
-WAITS_S = (0.3, 0.7, 1.5, 3.0, 5.0)
-"""The waits before each new login to a host that may have refused the last one by chance."""
-APART_S = 0.05
-"""Hosts try again one after the other, by this much."""
-
-
-class Logins:
-    """The logins that are still to be made."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self._due_s: dict[str, float] = dict.fromkeys(hosts, 0.0)
-        self._failed: dict[str, int] = dict.fromkeys(self._due_s, 0)
-        self._place = {host: place for place, host in enumerate(self._due_s)}
-        self._under_way: set[str] = set()
-
-    @property
-    def done(self) -> bool:
-        return not self._due_s and not self._under_way
-
-    @property
-    def missing(self) -> list[str]:
-        return sorted({*self._due_s, *self._under_way}, key=self._place.__getitem__)
-
-    def begin(self, now_s: float) -> list[str]:
-        room = AT_ONCE - len(self._under_way)
-        hosts = [host for host, due_s in self._due_s.items() if now_s >= due_s][:room]
-        for host in hosts:
-            del self._due_s[host]
-        self._under_way |= set(hosts)
-        return hosts
-
-    def succeeded(self, host: str) -> None:
-        self._under_way.discard(host)
-
-    @property
-    def again(self) -> dict[str, int]:
-        """Return the hosts that were tried more than once, and how often."""
-        return {host: count + 1 for host, count in self._failed.items() if count}
-
-    def failed(self, host: str, now_s: float) -> bool:
-        self._under_way.discard(host)
-        count = self._failed[host]
-        if count == len(WAITS_S):
-            return False
-        self._failed[host] = count + 1
-        self._due_s[host] = now_s + WAITS_S[count] + APART_S * (self._place[host] % AT_ONCE)
-        return True
 
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -1,6 +1,7 @@
 """The start of a fleet: each host is logged in to, gets the code, holds ports, and reaches the others."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import TypeVar
@@ -24,7 +25,7 @@ from dtrain_cli.agent.messages import (
 )
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
-from dtrain_cli.fleet.host_rules import Gone, Logins
+from dtrain_cli.fleet.host_rules import AGAIN_S, Gone
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
@@ -60,45 +61,31 @@ class Preparation:
         self.unfit: dict[str, str] = {}
 
     def log_in(self, hosts: Sequence[str], timeout_s: float) -> None:
-        logins = Logins(hosts)
         deadline_s = time.monotonic() + timeout_s
-        reasons: dict[str, str] = {}
-        while not logins.done:
-            now_s = time.monotonic()
-            if now_s >= deadline_s:
-                hosts = logins.missing
-                for host in hosts:
-                    why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
-                    self._give_up(host, why, hosts[1:])
-                break
-            for host in logins.begin(now_s):
-                self._log_in(host, logins)
+        self._agents.alive.expect(hosts, time.monotonic())
+        there: set[str] = set()
+        failed, reasons = Counter[str](), dict[str, str]()
+        while missing := [host for host in hosts if host not in there and host not in self.unfit]:
+            for host in missing if time.monotonic() >= deadline_s else ():
+                why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
+                self._give_up(host, why, missing[1:])
             for news in self._turn():
                 if isinstance(news, AgentAnswer) and isinstance(news.answer, RunReady | HostFacts):
-                    logins.succeeded(news.host)
+                    there.add(news.host)
                 elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
-                    may_try_again = news.again and news.host in logins.missing
-                    if not (may_try_again and logins.failed(news.host, time.monotonic())):
-                        logins.succeeded(news.host)
-                        tries = logins.again.get(news.host)
-                        self._give_up(news.host, f"{news.reason}{f'; tried {tries} times' if tries else ''}")
-        if again := [f"{host} ({n} times)" for host, n in logins.again.items() if host not in self.unfit]:
+                    failed[news.host] += 1
+                    tries = f"; tried {failed[news.host]} times" if failed[news.host] > 1 else ""
+                    if not news.again or news.host in there or failed[news.host] > len(AGAIN_S):
+                        self._give_up(news.host, f"{news.reason}{tries}")
+        if again := [f"{host} ({count + 1} times)" for host, count in failed.items() if host in there]:
             self._say(f"logged in after several tries: {', '.join(again)}")
-
-    def _log_in(self, host: str, logins: Logins) -> None:
-        try:
-            self._agents.log_in(host)
-        except DtrainError as error:  # there is no ssh
-            if self._needed:
-                raise
-            logins.succeeded(host)
-            self.unfit[host] = str(error)
 
     def _give_up(self, host: str, why: str, others: Sequence[str] = ()) -> None:
         if self._needed:
             raise HostError(_and_more(why, others))
         self.unfit.setdefault(host, why)
+        self._agents.alive.forget(host)
 
     def send_code(self, hosts: Sequence[str], archive: CodeArchive) -> None:
         mib = len(archive.data) / (1 << 20)
