@@ -21,7 +21,15 @@ from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, RunSpec, read_hosts
 from dtrain.errors import RunError
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.start_protocol import ORDER_BYTES_MAX, Exited, Lines, Refused, Started
+from dtrain.process.start_protocol import (
+    ORDER_BYTES_MAX,
+    Exited,
+    Lines,
+    MessageStream,
+    Refused,
+    Started,
+    encode,
+)
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, write_record
 from dtrain.runs.joined import JoinedRecord
 from dtrain_cli.agent import driver
@@ -94,7 +102,7 @@ def _emptied(folder: Path) -> Path:
 
 
 def _lines(*messages: Any) -> bytes:
-    return b"".join(map(told.encode, messages))
+    return b"".join(map(encode, messages))
 
 
 # What a host says
@@ -272,7 +280,7 @@ def read_orders(path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(state), "DTRAIN_RUNS_DIR": ""}
     orders_of = Lines(told.ORDERS.decode, ORDER_BYTES_MAX)
     with mock.patch.multiple(driver, **stand_ins), mock.patch.object(os, "environ", environment):
-        agent = driver.HostAgent(told.MessageStream(reading, writing, orders_of), processes)
+        agent = driver.HostAgent(MessageStream(reading, writing, orders_of), processes)
         try:
             agent.run()
         finally:

@@ -8,9 +8,9 @@ from security import host_readers
 from security.host_readers import WELCOME, WORKER
 
 from dtrain.errors import RunError
-from dtrain.process.start_protocol import LINE_BYTES_MAX, Lines
+from dtrain.process.start_protocol import LINE_BYTES_MAX, Lines, encode
 from dtrain_cli.agent.host import reached_at
-from dtrain_cli.agent.messages import ANSWERS, MAGIC, encode
+from dtrain_cli.agent.messages import ANSWERS, MAGIC
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.launch.kubernetes import later
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl

@@ -20,9 +20,9 @@ def main(arguments: list[str]) -> None:
     os.environ.pop(SECRET, None)
     fork_server = ForkServer(LifeLine(), bare="--command" in arguments)
     try:
-        from dtrain.process.start_protocol import ORDER_BYTES_MAX, Lines
+        from dtrain.process.start_protocol import ORDER_BYTES_MAX, Lines, MessageStream
         from dtrain_cli.agent.driver import HostAgent
-        from dtrain_cli.agent.messages import ORDERS, MessageStream
+        from dtrain_cli.agent.messages import ORDERS
         from dtrain_cli.targets.local import LocalTarget
 
         launcher = MessageStream(orders_fd, answers_fd, Lines(ORDERS.decode, ORDER_BYTES_MAX))

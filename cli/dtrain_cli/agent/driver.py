@@ -13,7 +13,7 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
-from dtrain.process.start_protocol import Exited, Refused, Report
+from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
@@ -32,7 +32,6 @@ from dtrain_cli.agent.messages import (
     HoldPorts,
     Listen,
     MadePart,
-    MessageStream,
     Order,
     Ping,
     Pong,

@@ -6,19 +6,15 @@ base64. A path is relative to the run's directory, and only the names that `agen
 """
 
 import ipaddress
-import os
-import select
-import time
-from collections import deque
 from itertools import chain
-from typing import Annotated, Any, Generic
+from typing import Annotated, Any
 
 import msgspec
 
 from dtrain.config import RunSpec
 from dtrain.formats.bounded_reading import Count, Moment, Text
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.start_protocol import Exited, Lines, Message, Refused, Started
+from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import FailureRecord, KillRequest
 from dtrain.runs.joined import JoinedRecord
 
@@ -303,74 +299,3 @@ def _sound(record: Any) -> Any:
     """Return a record as plain data; raise an `OverflowError` if a number has more than 64 bits."""
     msgspec.msgpack.encode(record)
     return msgspec.to_builtins(record)
-
-
-def encode(message: Order | Answer) -> bytes:
-    return msgspec.json.encode(message) + b"\n"
-
-
-_READ_BYTES = 1 << 18
-
-
-class MessageStream(Generic[Message]):
-    """Messages to and from the other end, of which neither waits.
-
-    `over`: the other end sends nothing more; `writable`: it may still hear.
-    """
-
-    def __init__(self, reading: int, writing: int, lines: Lines[Message]) -> None:
-        for descriptor in (reading, writing):
-            os.set_blocking(descriptor, False)
-        self._reading, self._writing, self._lines = reading, writing, lines
-        self._waiting: deque[bytes] = deque()
-        self.waiting_bytes = 0
-        self.over, self.writable = False, True
-
-    def fileno(self) -> int:
-        return self._reading
-
-    def send(self, message: Order | Answer | bytes) -> None:
-        """Send a message, or a line as it is; `pump` writes it."""
-        if self.writable:
-            line = message if isinstance(message, bytes) else encode(message)
-            self._waiting.append(line)
-            self.waiting_bytes += len(line)
-
-    def pump(self) -> None:
-        """Write what the other end takes at once."""
-        try:
-            while self._waiting and self.writable:
-                written = os.write(self._writing, line := self._waiting.popleft())
-                self.waiting_bytes -= written
-                if written < len(line):
-                    self._waiting.appendleft(line[written:])
-        except BlockingIOError:
-            self._waiting.appendleft(line)
-        except OSError:
-            self.end()
-
-    def end(self) -> None:
-        self.writable, self.waiting_bytes = False, 0
-        self._waiting.clear()
-
-    def read(self) -> list[Message]:
-        """Return what has arrived; raise a `ValueError` if it is none of this version."""
-        return self._lines.feed(self._arrived())
-
-    def _arrived(self) -> bytes:
-        try:
-            data = os.read(self._reading, _READ_BYTES)
-        except BlockingIOError:
-            return b""
-        except OSError:
-            data = b""
-        self.over = not data
-        return data
-
-    def finish(self, wait_s: float) -> None:
-        """Write until nothing waits, at most for `wait_s`."""
-        deadline_s = time.monotonic() + wait_s
-        self.pump()
-        while self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
-            select.select([], [self._writing], [], left_s)
-            self.pump()

@@ -6,8 +6,8 @@ import subprocess
 from typing import Protocol
 
 from dtrain.errors import DtrainError
-from dtrain.process.start_protocol import Lines
-from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer, MessageStream
+from dtrain.process.start_protocol import Lines, MessageStream
+from dtrain_cli.agent.messages import ANSWERS, MAGIC, Answer
 
 _READ_BYTES = 1 << 18
 _BANNER_BYTES_MAX = 1 << 16

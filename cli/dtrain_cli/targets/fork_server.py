@@ -11,12 +11,17 @@ from pathlib import Path
 
 import msgspec
 
-from dtrain.process import WARM_START_VARIABLE, start_protocol
+from dtrain.process import WARM_START_VARIABLE
 from dtrain.process.life_line import peer_process
 from dtrain.process.start_protocol import (
+    REPORTS,
     WARM_START_PATIENCE_S,
     Differs,
     Forked,
+    Lines,
+    MessageStream,
+    Report,
+    StartTask,
     WarmStart,
     surroundings,
 )
@@ -70,55 +75,38 @@ def _warm(line: LifeLine) -> tuple[_WarmProcess, socket.socket] | None:
     return None
 
 
-class ForkServer:
-    """The fork server: takes start orders and reports the tasks' ends; `alive` until its socket ends."""
+class ForkServer(MessageStream[Report]):
+    """The fork server: takes start orders and reports the tasks' ends; `over` once it has died."""
 
     def __init__(self, line: LifeLine, early: ColdStart | None = None, *, bare: bool = False) -> None:
         self._process: _WarmProcess | subprocess.Popen[bytes]
         self._process, self._socket = early or _warm(line) or start(line, bare)
-        self._socket.setblocking(False)
-        self._lines = start_protocol.Lines(start_protocol.REPORTS.decode)
-        self._reports: list[start_protocol.Report] = []
+        super().__init__(self._socket.fileno(), self._socket.fileno(), Lines(REPORTS.decode))
+        self._reports: list[Report] = []
         self.pid = self._process.pid
-        self.alive = True
 
     def kill(self) -> None:
         """End it, and with it what it has forked. Repeating it does no harm."""
         self._process.kill()
         self._process.wait()
 
-    def fileno(self) -> int:
-        return self._socket.fileno()
-
     @property
     def unread(self) -> bool:
         """Whether `reports` has something to return although `fileno()` may not be readable."""
         return bool(self._reports)
 
-    def send(self, order: start_protocol.StartTask) -> None:
-        """Have a task forked. If the fork server is gone, `reports` will say so.
+    def order(self, task: StartTask) -> None:
+        """Have a task started. If the fork server is gone, `reports` will say so.
 
         Reports are read meanwhile: with hundreds of tasks both ends would wait for each other to read.
         """
-        left = memoryview(start_protocol.encode(order))
-        while left and self.alive:
-            select.select([self._socket], [self._socket], [])
-            self._receive()
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                left = left[self._socket.send(left) :]
+        self.send(task)
+        while not self.over and (self.waiting_bytes or not self.writable):
+            select.select([self], [self], [])
+            self._reports += self.read()
+            self.pump()
 
-    def reports(self) -> list[start_protocol.Report]:
-        self._receive()
-        reports, self._reports = self._reports, []
+    def reports(self) -> list[Report]:
+        reports = [*self._reports, *self.read()]
+        self._reports = []
         return reports
-
-    def _receive(self) -> None:
-        try:
-            data = self._socket.recv(1 << 16)
-        except BlockingIOError:
-            return
-        except ConnectionError:
-            data = b""
-        if not data:
-            self.alive = False
-        self._reports += self._lines.feed(data)

@@ -162,7 +162,7 @@ class LocalTarget:
         own_interpreter = any(name.startswith("PYTHON") for name in launch.environment)  # read at its start
         executed = launch.program is None or own_interpreter
         self._tasks[launch.task] = LocalTask(launch.attempt, forked=not executed)
-        self._fork_server.send(_start_message(launch, executed))
+        self._fork_server.order(_start_message(launch, executed))
         return self._tasks[launch.task]
 
     def wake_on(self, source: HasFileno) -> None:
@@ -194,7 +194,7 @@ class LocalTarget:
 
     def _read_fork_server(self, server: ForkServer) -> list[Event]:
         events: list[Event] = [*server.reports()]
-        if not server.alive:
+        if server.over:
             self._selector.unregister(server)
             reason = f"the fork server (pid {server.pid}), from which every task starts, has died"
             events.append(TargetFailed(reason))

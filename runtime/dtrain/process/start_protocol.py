@@ -12,7 +12,10 @@ a fork server of its own.
 """
 
 import os
+import select
 import sys
+import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Generic, TypeVar
@@ -104,7 +107,7 @@ REPORTS: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 STARTS = msgspec.json.Decoder(StartTask)
 
 
-def encode(message: StartTask | Report) -> bytes:
+def encode(message: msgspec.Struct) -> bytes:
     """Return a message as one line; JSON text holds no newline of its own."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -153,6 +156,73 @@ class Lines(Generic[Message]):
 def _quoted(line: bytes | bytearray) -> str:
     more = "..." if len(line) > _SHOWN else ""
     return repr(line[:_SHOWN].decode(errors="replace")) + more
+
+
+_READ_BYTES = 1 << 18
+
+
+class MessageStream(Generic[Message]):
+    """Messages to and from the other end, of which neither waits.
+
+    `over`: the other end sends nothing more; `writable`: it may still hear.
+    """
+
+    def __init__(self, reading: int, writing: int, lines: Lines[Message]) -> None:
+        for descriptor in (reading, writing):
+            os.set_blocking(descriptor, False)
+        self._reading, self._writing, self._lines = reading, writing, lines
+        self._waiting: deque[bytes] = deque()
+        self.waiting_bytes = 0
+        self.over, self.writable = False, True
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def send(self, message: msgspec.Struct | bytes) -> None:
+        """Send a message, or a line as it is; `pump` writes it."""
+        if self.writable:
+            line = message if isinstance(message, bytes) else encode(message)
+            self._waiting.append(line)
+            self.waiting_bytes += len(line)
+
+    def pump(self) -> None:
+        """Write what the other end takes at once."""
+        try:
+            while self._waiting and self.writable:
+                written = os.write(self._writing, line := self._waiting.popleft())
+                self.waiting_bytes -= written
+                if written < len(line):
+                    self._waiting.appendleft(line[written:])
+        except BlockingIOError:
+            self._waiting.appendleft(line)
+        except OSError:
+            self.end()
+
+    def end(self) -> None:
+        self.writable, self.waiting_bytes = False, 0
+        self._waiting.clear()
+
+    def read(self) -> list[Message]:
+        """Return what has arrived; raise a `ValueError` if it is none of this version."""
+        return self._lines.feed(self._arrived())
+
+    def _arrived(self) -> bytes:
+        try:
+            data = os.read(self._reading, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            data = b""
+        self.over = not data
+        return data
+
+    def finish(self, wait_s: float) -> None:
+        """Write until nothing waits, at most for `wait_s`."""
+        deadline_s = time.monotonic() + wait_s
+        self.pump()
+        while self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
+            select.select([], [self._writing], [], left_s)
+            self.pump()
 
 
 WARM_START_DESCRIPTORS = 4

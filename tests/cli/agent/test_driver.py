@@ -9,7 +9,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.process.start_protocol import Exited, Started
+from dtrain.process.start_protocol import Exited, Started, encode
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import driver
 from dtrain_cli.agent.copies import PIECE_BYTES
@@ -25,7 +25,6 @@ from dtrain_cli.agent.messages import (
     RunReady,
     SignalOrder,
     StartOrder,
-    encode,
 )
 
 SEED = 20261126

@@ -4,8 +4,9 @@ import os
 
 import pytest
 
+from dtrain.process.start_protocol import encode
 from dtrain_cli.agent.copies import PIECE_BYTES, FetchedFiles, made_parts
-from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart, encode
+from dtrain_cli.agent.messages import ANSWERS, AllMade, MadePart
 from dtrain_cli.code import link_farm
 
 

@@ -72,7 +72,7 @@ def test_orders_are_sent_while_the_other_end_only_reports(warm):
     thread = threading.Thread(target=report_first_and_then_take_orders, daemon=True)
     thread.start()
     for number in range(ORDERS):
-        server.send(order(number))
+        server.order(order(number))
     thread.join()
     heard = []
     while len(heard) < REPORTS:
@@ -86,8 +86,8 @@ def test_what_was_heard_while_sending_is_not_lost_when_the_other_end_dies(warm):
     server, other = warm
     other.sendall(start_protocol.encode(Exited("worker:0", 0, 0, 1)))
     other.shutdown(socket.SHUT_RDWR)
-    server.send(order(1))
-    assert not server.alive
+    server.order(order(1))
+    assert server.over
     assert server.unread
     assert server.reports() == [Exited("worker:0", 0, 0, 1)]
     assert not server.unread
@@ -100,7 +100,7 @@ def test_a_task_that_is_told_to_stop_while_it_is_being_started_stops(tmp_path):
     server = ForkServer(LifeLine())
     try:
         for number in range(TOLD_EARLY):
-            server.send(
+            server.order(
                 StartTask(
                     *(f"worker:{number}", 0, [str(program)], {}, {}, str(tmp_path)),
                     log=str(tmp_path / "log"),

@@ -109,6 +109,6 @@ def test_a_warm_server_that_answers_too_late_gets_no_order(tmp_path, monkeypatch
             os.close(descriptor)
         with socket.socket(fileno=orders) as late:
             late.settimeout(20)
-            server.send(StartTask("worker:0", 0, [], {}, {}, "/", "/dev/null", needs_grpc=False))
+            server.order(StartTask("worker:0", 0, [], {}, {}, "/", "/dev/null", needs_grpc=False))
             assert late.recv(1) == b""
     assert "is not used: timed out" in capfd.readouterr().err
