@@ -153,29 +153,17 @@ class HostAgent:
                 self._launcher.send(Pong(time.monotonic()))
             case BeginRun():
                 self._begin(order)
-            case CodePart() | Fetch() | MadePart() | AllMade():
-                self._obey_about_files(order)
             case StartOrder():
                 self._start(order)
             case SignalOrder():
                 self._signal(order)
             case Put():
                 self._put(order)
+            case CodePart() | Fetch() | MadePart() | AllMade():
+                assert self._run_dir is not None, "BeginRun comes first"
+                self._obey_about_files(order, self._run_dir)
             case _:
                 self._obey_about_host(order)
-
-    def _obey_about_files(self, order: FileOrder) -> None:
-        if isinstance(order, Fetch):
-            assert self._run_dir is not None, "BeginRun comes first"
-            checkpoints = RunFiles(self._run_dir).checkpoints
-            made = made_parts(self._run_dir / WORK)
-            self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
-        elif isinstance(order, MadePart | AllMade):
-            assert self._arriving is not None, "BeginRun comes first"
-            if problems := self._arriving.write(order):
-                raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
-        elif self._run_dir is not None and (answer := self._code.receive(order, self._run_dir)) is not None:
-            self._launcher.send(answer)
 
     def _obey_about_host(self, order: PortOrder | FindFile) -> None:
         match order:
@@ -190,6 +178,17 @@ class HostAgent:
                 self._ports.close()
             case Try(addresses=addresses, timeout_s=timeout_s):
                 self._launcher.send(Tried(host.unreachable(addresses, timeout_s)))
+
+    def _obey_about_files(self, order: FileOrder, run_dir: Path) -> None:
+        if isinstance(order, Fetch):
+            checkpoints, made = RunFiles(run_dir).checkpoints, made_parts(run_dir / WORK)
+            self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
+        elif isinstance(order, MadePart | AllMade):
+            assert self._arriving is not None, "BeginRun comes first"
+            if problems := self._arriving.write(order):
+                raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
+        elif (answer := self._code.receive(order, run_dir)) is not None:
+            self._launcher.send(answer)
 
     def _signal(self, order: SignalOrder) -> None:
         task = self._tasks.get(TaskId.parse(order.task))

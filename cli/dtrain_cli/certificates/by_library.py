@@ -32,8 +32,7 @@ class Authority:
     def make(cls, name: str, days: int) -> "Authority":
         key = ec.generate_private_key(ec.SECP256R1())
         builder = (
-            _builder(name, key, days)
-            .issuer_name(_named(name))
+            _builder(name, _named(name), key, days)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         )
@@ -67,8 +66,7 @@ class Authority:
         both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         authority = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = (
-            _builder(names.task, key, days)
-            .issuer_name(self._certificate.subject)
+            _builder(names.task, self._certificate.subject, key, days)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage("digital_signature"), critical=True)
             .add_extension(x509.ExtendedKeyUsage(both), critical=False)
@@ -86,11 +84,14 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(name: str, key: ec.EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(_named(name))
+        .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_APART)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from dtrain.errors import DtrainError
+from dtrain.errors import RunError
 from dtrain_cli.agent.messages import (
     Answer,
     Appended,
@@ -217,7 +217,7 @@ class Agents:
             case LogInAgain(host=host):
                 try:
                     self.log_in(host)
-                except DtrainError as error:  # there is no ssh
+                except RunError as error:  # there is no ssh
                     self.alive.cut(host, time.monotonic())
                     return [StreamEnded(host, str(error), again=False)]
             case Gone(host=host, usable=usable):

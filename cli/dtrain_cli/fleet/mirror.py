@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
-from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
-from dtrain.runs.journal import now_text
+from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.runs.json_file import overwrite_json, replace_json
 from dtrain.runs.states import FailureKind
 from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
@@ -37,6 +36,7 @@ from dtrain_cli.agent.messages import (
     Replaced,
     SignalOrder,
 )
+from dtrain_cli.launch.tasks import launcher_failure
 
 _CLOCK = "monotonic_s"
 """The end of the name of every field that holds a moment of a machine's monotonic clock."""
@@ -239,16 +239,9 @@ LOST_STATUS = -signal.SIGKILL
 
 
 def keep_failure(files: RunFiles, task: TaskId, attempt: int, message: str) -> None:
-    record = FailureRecord(
-        task=str(task),
-        message=message,
-        kind=FailureKind.HOST_LOST,
-        time=now_text(),
-        monotonic_s=time.monotonic(),
-        attempt=attempt,
-        exit_code=128 - LOST_STATUS,
-        log=str(files.log(task, attempt)),
-    )
+    code, now_s = 128 - LOST_STATUS, time.monotonic()
+    record = launcher_failure(FailureKind.HOST_LOST, message, code, now_s, str(task))
+    record.attempt, record.log = attempt, str(files.log(task, attempt))
     path = files.failure(task, attempt)
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_last_words(path, record)

@@ -303,10 +303,9 @@ class FleetTarget:
                 self._handle_answer(host, answer)
 
     def _handle_answer(self, host: str, answer: Answer) -> None:
+        own = set(map(str, self._locations.tasks_of(host)))
         match answer:
-            case Started() | Exited() | Refused() if answer.task not in map(
-                str, self._locations.tasks_of(host)
-            ):
+            case Started() | Exited() | Refused() if answer.task not in own:
                 return  # a host has no word about tasks of others
             case Started():
                 self._queued.append(answer)

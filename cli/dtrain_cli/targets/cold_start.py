@@ -37,10 +37,9 @@ def start(line: LifeLine, bare: bool = False) -> ColdStart:
     """Start a fork server; one that is `bare` imports nothing of what programs need."""
     ours, theirs = socket.socketpair()
     fds = (theirs.fileno(), line.reading_end)
-    words = (*map(str, fds), *(["--bare"] if bare else []))
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *words],
+            [sys.executable, "-P", "-m", "dtrain.task", "--fork-server", *map(str, fds), *["--bare"] * bare],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

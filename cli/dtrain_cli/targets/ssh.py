@@ -9,7 +9,7 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 
-from dtrain.errors import DtrainError
+from dtrain.errors import RunError
 
 OPTIONS = (
     "BatchMode=yes",  # a question for a password would wait behind the console for ever
@@ -44,12 +44,6 @@ HERE = "DTRAIN_LAUNCHER_HOST"
 """Names the host on which a detached launcher itself runs: it starts its agent there without a login."""
 
 
-class NoCommandError(DtrainError):
-    """This machine lacks the command that leads to other hosts."""
-
-    exit_code = 125
-
-
 class AgentOpener:
     """A way to start agents on other hosts, by a command whose standard streams are the agent's."""
 
@@ -67,7 +61,7 @@ class AgentOpener:
         raise NotImplementedError
 
     def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Start the agent of a host; raise a `NoCommandError` if the command is not there."""
+        """Start the agent of a host; raise a `RunError` if the command is not there."""
         try:
             return subprocess.Popen(
                 self.command(host),
@@ -78,7 +72,7 @@ class AgentOpener:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise NoCommandError(f"{host}: {self.missing}") from None
+            raise RunError(f"{host}: {self.missing}") from None
 
     def environment(self) -> dict[str, str]:
         return dict(os.environ)
