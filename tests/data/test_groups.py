@@ -2,11 +2,14 @@
 tf.data's reference.
 """
 
+from itertools import islice
+
 import numpy as np
 import pytest
 
 import dtrain as dt
 from dtrain.data import INFINITE, UNKNOWN, Dataset, TensorSpec
+from dtrain.data.iterator import DatasetIterator
 from dtrain.data.record_index.addressing import obstacles
 from dtrain.errors import InputError, InvalidArgumentError, SpecError
 
@@ -172,6 +175,53 @@ def test_what_can_only_be_read_from_the_front_is_said(dataset, named, tmp_path):
     kept = dataset().cache(str(tmp_path / "kept"))
     assert obstacles(kept.node) == []
     assert plain(kept) == plain(dataset())
+
+
+def from_front(length=7):
+    """What a generator gives, and each number with which it was asked, or a function of its elements was."""
+    asked: list[int] = []
+
+    def numbers():
+        for number in range(length):
+            asked.append(number)
+            yield number
+
+    return Dataset.from_generator(numbers, output_signature=dt.data.TensorSpec((), "int64")), asked
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize(
+    "steps",
+    [
+        lambda data: data.map(lambda x: x * 3),
+        lambda data: data.map(lambda x, random: x + random.random(), seed=3).batch(3),
+        lambda data: data.batch(3).repeat(),
+        lambda data: data.repeat(3).batch(4, drop_remainder=True),
+        lambda data: data.batch(2).prefetch(2).map(lambda x: x + 1, num_parallel_calls=2).repeat(2),
+        lambda data: data.filter(lambda x: x % 2 == 0).repeat(2),
+        lambda data: data.take(0).repeat(),
+    ],
+)
+def test_what_is_read_from_the_front_goes_on_at_any_place(steps, known):
+    data = from_front()[0]
+    dataset = steps(data.apply(dt.data.experimental.assert_cardinality(7)) if known else data)
+    whole = plain(dataset.take(30))
+    for place in (0, 1, 2, 3, 6, 7, 8, 14, 29):
+        later = DatasetIterator(dataset.node, position=place) if place else iter(dataset)
+        assert plain(islice(later, max(0, len(whole) - place))) == whole[place:], place
+
+
+def test_what_lies_before_a_place_costs_no_call_of_map_and_no_pass_of_known_length():
+    data, asked = from_front()
+    computed: list[int] = []
+    mapped = data.map(lambda x: computed.append(int(x)) or x)
+    (batch,) = islice(DatasetIterator(mapped.batch(2).repeat().node, position=2), 1)
+    assert (plain([batch]), computed, asked) == ([[4, 5]], [4, 5], [0, 1, 2, 3, 4, 5])
+    computed.clear()
+    asked.clear()
+    of_length = mapped.apply(dt.data.experimental.assert_cardinality(7))
+    assert int(next(DatasetIterator(of_length.repeat().node, position=700 + 1))) == 1
+    assert asked == [0, 1], "a hundred passes before are not read"
 
 
 def test_parallel_calls_of_batches_and_interleaves_change_nothing():

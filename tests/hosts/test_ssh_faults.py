@@ -72,7 +72,7 @@ def test_a_spare_host_goes_on_with_the_copy_and_without_one_the_run_is_resumed_e
         rig.kill("h4")
         assert launch.end() == 1
         assert "h1 is lost: the run stops, and starts again with the spare host h4 in its place" in launch.err
-        assert "h4 is lost, and no spare host takes its place" in launch.err
+        assert "h4 is lost: training cannot go on without chief:0, " in launch.err
         assert "dtrain: resume with  dtrain launch --resume" in launch.err
         reached = copied_step(launch)
         more = ("--run-dir", str(launch.run_dir), "--resume")
@@ -86,6 +86,24 @@ def test_a_spare_host_goes_on_with_the_copy_and_without_one_the_run_is_resumed_e
     finally:
         rig.revive("h1")
         rig.revive("h4")
+
+
+def test_training_goes_on_without_a_killed_host_of_workers_which_take_part_again_when_it_is_back(rig, start):
+    soon = ("--set", "wait.server_s=8", "--set", "place={worker: [h3, h2], ps: h1}")
+    launch = start("h1,h2,h3", 1_000_000, *soon)
+    first_steps(launch)
+    rig.kill("h3")
+    try:
+        launch.wait_for(lambda: "lost" in [each["what"] for each in launch.events("host")], "the loss of h3")
+        assert launch.task("worker:0")["state"] == "restarting"
+        wait_progress(launch, "chief-0", "worker-1")
+    finally:
+        rig.revive("h3")
+    launch.wait_for(lambda: launch.task("worker:0")["state"] == "running", "worker:0 on h3 again")
+    wait_progress(launch, "chief-0", "worker-0", "worker-1")
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    assert "h3 is lost; training goes on, and it is awaited for worker:0\n" in launch.err
 
 
 def copied_step(launch):

@@ -84,11 +84,16 @@ class Mapped(Derived):
         return with_open_batches(spec) if any(each.shape[:1] == (None,) for each in of_source) else spec
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        numbered = enumerate(self._source.iterate(iteration))
+        return self.behind(0, iteration)[1]
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        found, elements = self._source.behind(number, iteration)
+        numbered = enumerate(elements, found)
         if not self.parallel_calls:
-            return (self._computed(element, iteration, index) for index, element in numbered)
+            return found, (self._computed(element, iteration, index) for index, element in numbered)
         threads = threads_for(self.parallel_calls)
-        return mapped_in_order(lambda each: self._computed(each[1], iteration, each[0]), numbered, threads)
+        compute = lambda each: self._computed(each[1], iteration, each[0])  # noqa: E731
+        return found, mapped_in_order(compute, numbered, threads)
 
     def element(self, index: int, iteration: Iteration) -> Element:
         return self._computed(self._source.element(index, iteration), iteration, index)
@@ -153,9 +158,15 @@ class Batched(Derived):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         if self.addressable:
-            yield from super().iterate(iteration)
-            return
-        elements = self._source.iterate(iteration)
+            return super().iterate(iteration)
+        return self._groups(self._source.iterate(iteration))
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        found, elements = self._source.behind(number * self._size, iteration)
+        whole, rest = divmod(found, self._size)
+        return whole + (rest > 0 and not self.drops_remainder), self._groups(elements)
+
+    def _groups(self, elements: Iterator[Element]) -> Iterator[Element]:
         while group := list(islice(elements, self._size)):
             if len(group) == self._size or not self.drops_remainder:
                 yield self._joined(group)

@@ -88,7 +88,9 @@ class DatasetIterator(Iterator[Element]):
         self._iteration = iteration
         self._position = position
         self._end = float("inf") if node.cardinality == INFINITE else node.cardinality
-        self._stream = None if node.addressable else islice(node.iterate(iteration), position, None)
+        self._stream = None
+        if not node.addressable:
+            self._stream = node.behind(position, iteration)[1] if position else node.iterate(iteration)
         tuning = tuning_of(node) if node.addressable else None
         self._ahead: ReadAhead[Element] | None = None
         if tuning is not None:

@@ -11,7 +11,7 @@ replicas.
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any, Self
 
 import numpy as np
@@ -63,6 +63,14 @@ class Node:
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         for index in count() if self.cardinality == INFINITE else range(self.cardinality):
             yield self.element(index, iteration)
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        """Return how many of the first `number` elements there are, and an iterator over those behind them.
+
+        Steps that know what their elements are made of leave these out as they are in the source.
+        """
+        elements = self.iterate(iteration)
+        return sum(1 for _ in islice(elements, number)), elements
 
     def element(self, index: int, iteration: Iteration) -> Element:
         raise NotImplementedError
@@ -180,6 +188,9 @@ class Passing(Reordered):
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         return self._source.iterate(iteration)
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        return self._source.behind(number, iteration)
 
 
 class FromEach(Node):

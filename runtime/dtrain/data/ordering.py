@@ -65,7 +65,25 @@ class Repeated(Reordered):
             self.cardinality = UNKNOWN if once == UNKNOWN else once * times
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        for past in count() if self._times is None else range(self._times):
+        return self._passes(0, iteration)
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        """Leave out passes of a known length without a look at them."""
+        length = self._source.cardinality
+        past, left = divmod(number, length) if length > 0 else (0, number)
+        while left and (self._times is None or past < self._times):
+            found, elements = self._source.behind(left, (*iteration, past))
+            past, left = past + 1, left - found
+            if left == 0:
+                return number, chain(elements, self._passes(past, iteration))
+            if found == 0:
+                return number - left, elements
+        if self._times is not None and past > self._times:
+            return self._times * length, iter(())
+        return number - left, self._passes(past, iteration)
+
+    def _passes(self, first: int, iteration: Iteration) -> Iterator[Element]:
+        for past in count(first) if self._times is None else range(first, self._times):
             empty = True
             for element in self._source.iterate((*iteration, past)):
                 empty = False
@@ -196,6 +214,9 @@ class OfLength(Passing):
         self.addressable = False
         self.cardinality = cardinality
         self._asserted = asserted
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        return Node.behind(self, number, iteration) if self._asserted else super().behind(number, iteration)
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
         elements = self._source.iterate(iteration)

@@ -265,7 +265,9 @@ def tell_of_reading_again(node: Node) -> None:
         _told.add(found)
         warnings.warn(
             f"data: {' and '.join(found)} can only be read from the front: every replica reads all of it, "
-            "and a resume reads again all that comes before its step",
+            "and a resume reads again what comes before its step, of its pass if the length is known "
+            "(dt.data.experimental.assert_cardinality); .cache(FILE) behind it keeps what it gives once and "
+            "for all",
             stacklevel=4,
         )
 

@@ -30,7 +30,13 @@ class Prefetched(Passing):
         self._autotune = autotune
 
     def iterate(self, iteration: Iteration) -> Iterator[Element]:
-        source = self._source.iterate(iteration)
+        return self._ahead(self._source.iterate(iteration))
+
+    def behind(self, number: int, iteration: Iteration) -> tuple[int, Iterator[Element]]:
+        found, elements = self._source.behind(number, iteration)
+        return found, self._ahead(elements)
+
+    def _ahead(self, source: Iterator[Element]) -> Iterator[Element]:
         if self.buffer_size == 0:
             return source
         tuning = tuning_of(self, self._autotune)
