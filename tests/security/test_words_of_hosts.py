@@ -7,12 +7,13 @@ from row_by_row import every_row
 from security import host_readers
 from security.host_readers import WELCOME, WORKER
 
+from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import LINE_BYTES_MAX, Lines, encode
 from dtrain_cli.agent.host import reached_at
 from dtrain_cli.agent.messages import ANSWERS, MAGIC
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.launch.kubernetes import later
+from dtrain_cli.launch.kubernetes.launching import lay_over
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl
 from dtrain_cli.targets.slurm_jobs import read_job
 
@@ -171,9 +172,7 @@ def test_odd_words_of_kubectl_are_one_error(monkeypatch, answer):
     if answer == "odd name":
         pod["metadata"]["name"] = ["p"]
     text = answer if not answer.startswith("odd") else json.dumps({"items": [pod]})
-    kubectl = object.__new__(Kubectl)
-    kubectl.place = host_readers.SimpleNamespace(jobset=False, leading=WORKER)
-    kubectl._label = "run=x"
+    kubectl = Kubectl(RunSpec(), "job/x-worker")
     monkeypatch.setattr(kubectl, "_run", lambda words: text, raising=False)
     with pytest.raises(RunError, match="kubectl get: expected objects in JSON"):
         kubectl.view()
@@ -181,5 +180,5 @@ def test_odd_words_of_kubectl_are_one_error(monkeypatch, answer):
 
 def test_odd_rows_of_a_leaders_pod_are_passed_over():
     report = {"tasks": [{"task": "worker:0"}]}
-    later._lay_over(report, {"tasks": [{"task": ["worker:0"], "step": 3}]})
+    lay_over(report, {"tasks": [{"task": ["worker:0"], "step": 3}]})
     assert report["tasks"] == [{"task": "worker:0"}]

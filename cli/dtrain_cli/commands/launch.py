@@ -119,7 +119,7 @@ def launch(words: ProgramWords, sets: tuple[str, ...], as_json: bool, **options:
                 f"--queue: is for tasks of this machine, and `on: {engine}` places them elsewhere"
             )
         cold_start.end_early()
-        return command_of(engine, "launch")(wanted)
+        return int(command_of(engine, "launch")(wanted))
     if sys.platform != "linux":
         raise DtrainError("launch needs Linux; `python PROGRAM.py` trains here in one process")
     return launch_here(wanted)
@@ -167,7 +167,7 @@ def plan(
     wanted = _options(words, sets, {"json": as_json, "runs_dir": runs_dir, "run_dir": run_dir, **shortcuts})
     engine = engine_of(wanted)
     if engine is not On.LOCAL:
-        return command_of(engine, "plan")(wanted)
+        return int(command_of(engine, "plan")(wanted))
     from dtrain_cli.plan.standalone_start import is_by_hand
 
     run_plan = _example_plan(wanted)

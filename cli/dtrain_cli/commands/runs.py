@@ -29,9 +29,10 @@ from dtrain_cli.console.streams import print_json
 
 if TYPE_CHECKING:
     from dtrain_cli.console.streams import PlainBytes
+    from dtrain_cli.launch.on_hosts import DetachedRun
+    from dtrain_cli.launch.run_elsewhere import RunElsewhere
     from dtrain_cli.runs.index import KnownRun
     from dtrain_cli.runs.logs import TaskOutput
-    from dtrain_cli.targets.kubernetes.run import KubernetesPlace
 
 WATCH_EVERY_S = 1.0
 FOLLOW_EVERY_S = 0.2
@@ -93,18 +94,9 @@ def _reports(run: "KnownRun", watch: bool, every_s: float = WATCH_EVERY_S) -> It
     from dtrain_cli.runs.report import ProcessMeter, read_report
 
     meter = ProcessMeter()
-    place, there = _place(run), _is_detached(run)
+    there = _elsewhere(run)
     while True:
-        if there:
-            from dtrain_cli.launch.on_hosts import report_there as report_detached
-
-            report = report_detached(run)
-        elif place is None:
-            report = read_report(run.files.directory, meter)
-        else:
-            from dtrain_cli.launch.kubernetes.later import report_there
-
-            report = report_there(run, place)
+        report = there.report(meter) if there else read_report(run.files.directory, meter)
         yield report
         if not watch or report["state"] not in LIVE_RUN_STATES:
             return
@@ -148,15 +140,15 @@ def logs(
     from dtrain_cli.runs.logs import TaskOutput
 
     words = list(run_and_tasks)
-    known = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
-    if _is_detached(known):
-        from dtrain_cli.launch.on_hosts import end_as
-
-        flags = {"-f": follow, "--stacks": stacks, "--json": as_json, f"-n{last}": last is not None}
-        end_as(known, ["logs", *(flag for flag, wanted in flags.items() if wanted)], words)
-    run, tasks = known, _chosen(known, words)
-    if _show_stacks(run, tasks, as_json) if stacks else _shown_there(run, tasks, last, follow, as_json):
-        return
+    run = find(words.pop(0) if words and not _is_task(words[0]) else None, runs_dir)
+    _end_there(
+        run, {"-f": follow, "--stacks": stacks, "--json": as_json, f"-n{last}": last is not None}, words
+    )
+    tasks, there = _chosen(run, words), _elsewhere(run)
+    if stacks:
+        return _show_stacks(run, tasks, as_json)
+    if there is not None and there.show_logs(tasks, last, follow, as_json):
+        return None
     outputs = [TaskOutput(run.files, task) for task in tasks]
     width = max(len(str(task)) for task in tasks) if len(outputs) > 1 else 0
     shown = [PlainBytes() if sys.stdout.isatty() else None for _ in tasks]
@@ -170,7 +162,7 @@ def logs(
     while True:
         # Whether more can come is asked before reading: what a task prints as the run ends must not be
         # missed.
-        ended = not (follow and _goes_on(run))
+        ended = not (follow and _state(run, there) in LIVE_RUN_STATES)
         for output, plain in zip(outputs, shown, strict=True):
             if as_json:
                 _print_objects(output, ended)
@@ -178,15 +170,14 @@ def logs(
                 _print_output(output, plain, width, ended)
         sys.stdout.flush()
         if ended:
-            return
+            return None
         time.sleep(FOLLOW_EVERY_S)
 
 
-def _show_stacks(run: "KnownRun", tasks: list[TaskId], as_json: bool) -> bool:
+def _show_stacks(run: "KnownRun", tasks: list[TaskId], as_json: bool) -> None:
     for task, text in _stacks(run, tasks):
         for line in text.splitlines():
             print_json({"task": task, "line": line}) if as_json else click.echo(f"{task} | {line}")
-    return True
 
 
 def _stacks(run: "KnownRun", tasks: list[TaskId]) -> Iterator[tuple[str, str]]:
@@ -227,10 +218,12 @@ def _is_detached(run: "KnownRun") -> bool:
     return where_of(run.files).launcher is not None
 
 
-def _lives_there(run: "KnownRun") -> bool:
-    if run.record.state not in LIVE_RUN_STATES or not (_is_detached(run) or _place(run)):
-        return False
-    return next(_reports(run, watch=False))["state"] in LIVE_RUN_STATES
+def _end_there(run: "KnownRun", flags: dict[str, bool], words: list[str]) -> None:
+    """Have the launcher's host of a detached run show its logs, and end as that does."""
+    if _is_detached(run):
+        from dtrain_cli.launch.on_hosts import end_as
+
+        end_as(run, ["logs", *(flag for flag, wanted in flags.items() if wanted)], words)
 
 
 def _chosen(run: "KnownRun", words: list[str]) -> list[TaskId]:
@@ -254,26 +247,27 @@ def _is_task(word: str) -> bool:
     return True
 
 
-def _place(run: "KnownRun") -> "KubernetesPlace | None":
-    from dtrain_cli.targets.kubernetes.run import read_place
+def _elsewhere(run: "KnownRun") -> "RunElsewhere | DetachedRun | None":
+    """Return a run as its engine, or its launcher's host, sees it; None for the others, without imports."""
+    from dtrain_cli.runs.index import where_of
 
-    return read_place(run.files)
+    where = where_of(run.files)
+    if where.launcher is not None:
+        from dtrain_cli.launch.on_hosts import DetachedRun
+
+        return DetachedRun(run)
+    if where.job is None:
+        return None
+    from dtrain_cli.launch.run_elsewhere import run_elsewhere
+
+    return run_elsewhere(run)
 
 
-def _shown_there(run: "KnownRun", tasks: list[TaskId], last: int | None, follow: bool, as_json: bool) -> bool:
-    if (place := _place(run)) is None:
-        return False
-    if as_json:
-        raise click.UsageError("--json: the cluster has the logs of this run, as text alone")
-    from dtrain_cli.launch.kubernetes.later import show_logs_there
-
-    return show_logs_there(place, tasks, last, follow)
-
-
-def _goes_on(run: "KnownRun") -> bool:
+def _state(run: "KnownRun", there: "RunElsewhere | DetachedRun | None") -> str:
     from dtrain_cli.runs.report import read_report
 
-    return read_report(run.files.directory, goodput=False)["state"] in LIVE_RUN_STATES
+    report = there.report() if there else read_report(run.files.directory, goodput=False)
+    return str(report["state"])
 
 
 def _print_objects(output: "TaskOutput", ended: bool) -> None:
@@ -307,40 +301,23 @@ def _print_output(output: "TaskOutput", shown: "PlainBytes | None", width: int, 
 def stop(run: str | None, wait: float, as_json: bool, runs_dir: Path | None) -> None:
     """Stop RUN (default: the newest) in order: workers, evaluator, chief after a last checkpoint, servers."""
     found = find(run, runs_dir)
-    name = found.record.run
-    state = next(_reports(found, watch=False))["state"]
+    name, there = found.record.run, _elsewhere(found)
+    state = _state(found, there)
     if state not in LIVE_RUN_STATES:
         why = "its launcher has died, and its tasks with it" if state == RunState.STALE else f"it has {state}"
         click.echo(f"run {name} is not running: {why}", err=True)
     else:
+        from dtrain_cli.runs.ending import stop_launcher
+
         click.echo(f"stopping run {name}", err=True)
-        state = _stopped(found, wait)
+        if not (there.stop(wait) if there else stop_launcher(found, wait)):
+            raise RunError(
+                f"run {name} is still stopping after {wait:g} s; look at it with `dtrain status {name}`"
+            )
+        state = _state(found, there)
+        click.echo(f"run {name} has {state}{there.what_stays if there else ''}", err=True)
     if as_json:
         print_json({"run": name, "state": state, "run_dir": str(found.files.directory)})
-
-
-def _stopped(found: "KnownRun", wait_s: float) -> str:
-    """Stop a run, say how it has ended, and return its state; raise a `RunError` if it runs on."""
-    from dtrain_cli.runs.ending import stop_launcher
-
-    name = found.record.run
-    if (place := _place(found)) is not None:
-        from dtrain_cli.launch.kubernetes.later import stop_there
-
-        state = stop_there(found, place)
-        click.echo(f"run {name} has {state}{place.what_stays}", err=True)
-        return str(state)
-    if _is_detached(found):
-        from dtrain_cli.launch.on_hosts import stop_there as stop_detached
-
-        stop_detached(found, wait_s)
-    elif not stop_launcher(found, wait_s):
-        raise RunError(
-            f"run {name} is still stopping after {wait_s:g} s; look at it with `dtrain status {name}`"
-        )
-    state = next(_reports(found, watch=False))["state"]
-    click.echo(f"run {name} has {state}", err=True)
-    return str(state)
 
 
 @click.command(short_help="List the runs, newest first.", epilog="\b\nExample:\n  dtrain runs\n")
@@ -479,15 +456,18 @@ def rm(
     directory = runs_dir or default_runs_dir()
     named = {run.files.directory: run for run in (find(name, runs_dir) for name in names)}
     chosen = old_runs(list(named.values()) or known_runs(directory), older_than, keep or 0, datetime.now(UTC))
-    lives = [run for run in chosen if is_alive(run.files, run.record) or _lives_there(run)]
+    elsewhere = {run.files: there for run in chosen if (there := _elsewhere(run)) is not None}
+    lives = [
+        run for run in chosen if is_alive(run.files, run.record) or _lives(run, elsewhere.get(run.files))
+    ]
     if lives and named:
         raise RunInUseError(alive_text(lives[0]))
     freed: dict[str, int] = {}
     verb, would = ("would remove", "would be ") if dry_run else ("removing", "")
     gone = [run for run in chosen if run not in lives]
     left = [] if dry_run else clean_hosts(gone)
-    for failed, sentence in () if dry_run else _clean_clusters(gone):
-        (left.append if failed else say)(sentence)
+    for there in [elsewhere[run.files] for run in gone if run.files in elsewhere and not dry_run]:
+        left += _removed(there)
     for run in gone:
         freed[str(run.files.directory)] = used = bytes_of(run, directory)
         if not as_json:
@@ -506,8 +486,17 @@ def rm(
         click.get_current_context().exit(1)
 
 
-def _clean_clusters(runs: list["KnownRun"]) -> Iterator[tuple[bool, str]]:
-    if any(_place(run) is not None for run in runs):
-        from dtrain_cli.launch.kubernetes.later import clean_clusters
+def _lives(run: "KnownRun", there: "RunElsewhere | DetachedRun | None") -> bool:
+    if there is None or run.record.state not in LIVE_RUN_STATES:
+        return False
+    return there.report()["state"] in LIVE_RUN_STATES
 
-        yield from clean_clusters(runs)
+
+def _removed(there: "RunElsewhere | DetachedRun") -> list[str]:
+    """Remove what the engine has of a run; return in a sentence what may still be there."""
+    try:
+        if sentence := there.remove():
+            click.echo(f"dtrain: {sentence}", err=True)
+    except RunError as error:
+        return [f"{there.name}: its engine may still have something of it: {error}"]
+    return []

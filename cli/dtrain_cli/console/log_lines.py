@@ -22,12 +22,12 @@ _CONTROLS = re.compile(rf"\x1b\[[0-9;?]*[ -/]*[@-~]|[\n{CONTROLS}]")
 
 @dataclass
 class LogTail:
-    """The console's position in one attempt's log.
+    """The console's position in one attempt's log, or in the output of a whole launch (no task).
 
     `without_stacks` hides the stacks that all tasks write when training stands still.
     """
 
-    task: TaskId
+    task: TaskId | None
     path: Path
     without_stacks: bool = False
     line_bytes_max: int | None = LINE_BYTES_MAX

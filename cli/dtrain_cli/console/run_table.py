@@ -15,7 +15,7 @@ from dtrain.config.choices import On
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.plain_text import bytes_text, plain_data, plain_line
 from dtrain.runs.ledger import ledger_text
-from dtrain.runs.states import LIVE_RUN_STATES, TaskState
+from dtrain.runs.states import LIVE_RUN_STATES, RunState, TaskState
 from dtrain_cli.console.live_table import (
     INPUT_BOUND,
     INPUT_STALLS_S,
@@ -183,7 +183,7 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if took := _took(report):
         text.append(f"  {took}")
     if report["stalled"]:
-        text.append(f"  {report['stalled']}", style="bold red")
+        text.append(f"  {report['stalled']}", style="bold red" if report["state"] == RunState.RUNNING else "")
     if report["rolled_back_steps"]:
         text.append(f"  rolled back {report['rolled_back_steps']} steps")
     return text

@@ -80,8 +80,11 @@ class Scene(msgspec.Struct, frozen=True):
             register_run(self.files, self.known_in, self.run_id)
 
 
-def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
-    """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end."""
+def run(options: LaunchOptions, target_of: Callable[[Scene], Target], job: str | None = None) -> int:
+    """Read the spec, take the directory and the ports, lay out the tasks, supervise them to the end.
+
+    `job` is the one of an engine in which this is, and for which the run may have waited.
+    """
     if options.detach:
         raise SpecError("--detach: the tasks end with their launcher here; leave the option away")
     signals = SignalInbox()
@@ -90,11 +93,12 @@ def run(options: LaunchOptions, target_of: Callable[[Scene], Target]) -> int:
     name, runs_dir = workload.named(spec).name, runs_directory(options)
     new_id = new_run_id(name, datetime.now())
     directory = chosen_directory(options, name) or runs_dir / new_id
-    with locked_run_directory(directory, options.resume is not None) as files:
-        earlier = read_record(files.run, RunRecord)
+    with locked_run_directory(directory, options.resume is not None, job) as files:
+        known = read_record(files.run, RunRecord)
+        earlier = known if options.resume is not None else None
         spec = workload.named(spec, earlier.name if earlier else None)
         elsewhere = directory.parent != runs_dir
-        run_id = earlier.run if earlier else new_id if elsewhere else directory.name
+        run_id = known.run if known else new_id if elsewhere else directory.name
         if earlier is not None and (others := other_settings(files, spec, options.foreign)):
             say(f"goes on with other settings: {others}")
         known_in = runs_dir if elsewhere else None

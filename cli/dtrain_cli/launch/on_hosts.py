@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from dtrain.cluster import TaskId
 from dtrain.config import Host, RunSpec
 from dtrain.config.choices import On
 from dtrain.errors import DtrainError, SpecError
@@ -46,6 +47,7 @@ from dtrain_cli.runs.index import (
     register_run,
     where_of,
 )
+from dtrain_cli.runs.report import ProcessMeter
 from dtrain_cli.targets.ssh import HERE, NO_SSH, Ssh, login_command
 
 
@@ -316,29 +318,44 @@ def end_as(run: KnownRun, words: Sequence[str], behind: Sequence[str]) -> NoRetu
     raise SystemExit(subprocess.run(_command_there(run, words, behind), stdin=subprocess.DEVNULL).returncode)
 
 
-def stop_there(run: KnownRun, wait_s: float) -> None:
-    """Stop a run in order; raise a `HostError` if it runs on after `wait_s`, or its host does not answer."""
-    command = _command_there(run, ["stop", f"--wait={wait_s:g}"])
-    done = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise HostError(f"{run.record.host}: run {run.record.run} is not stopped: {_said(done.stderr)}")
+class DetachedRun:
+    """A run whose launcher is on its first host: other commands ask it there as they ask a `RunElsewhere`."""
 
+    what_stays = ""
 
-def report_there(run: KnownRun) -> dict[str, Any]:
-    """Return the present report of a run, as `read_report` does; its record here is brought up to date."""
-    done = subprocess.run(
-        _command_there(run, ["status", "--json"]), capture_output=True, stdin=subprocess.DEVNULL
-    )
-    try:
-        report = plain_data(msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2]))
-        state = RunState(report["state"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        why = _said(done.stderr)
-        raise HostError(f"{run.record.host}: no report of run {run.record.run}: {why}") from None
-    record = run.record
-    record.state, record.ended, record.exit_code = state, report.get("ended"), report.get("exit_code")
-    write_record(run.files.run, record)
-    return {**report, "run_dir": str(run.files.directory), "damaged": []}
+    def __init__(self, run: KnownRun) -> None:
+        self.name = f"run {run.record.run}"
+        self._run = run
+
+    def show_logs(self, tasks: Collection[TaskId], last: int | None, follow: bool, as_json: bool) -> bool:
+        return False  # the command itself is given there, by `end_as`
+
+    def remove(self) -> str | None:
+        return None  # `clean_hosts` asks all hosts of a run
+
+    def stop(self, wait_s: float) -> bool:
+        """Stop the run in order; raise a `HostError` if it runs on after `wait_s`, or its host is silent."""
+        done = self._ask("stop", f"--wait={wait_s:g}")
+        if done.returncode:
+            raise HostError(f"{self._run.record.host}: {self.name} is not stopped: {_said(done.stderr)}")
+        return True
+
+    def report(self, meter: ProcessMeter | None = None) -> dict[str, Any]:
+        """Return the present report, as `read_report` does; the record here is brought up to date."""
+        run, done = self._run, self._ask("status", "--json")
+        try:
+            report = plain_data(msgspec.json.decode(done.stdout.strip().rpartition(b"\n")[2]))
+            state = RunState(report["state"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            why = _said(done.stderr)
+            raise HostError(f"{run.record.host}: no report of {self.name}: {why}") from None
+        record = run.record
+        record.state, record.ended, record.exit_code = state, report.get("ended"), report.get("exit_code")
+        write_record(run.files.run, record)
+        return {**report, "run_dir": str(run.files.directory), "damaged": []}
+
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(_command_there(self._run, words), capture_output=True, stdin=subprocess.DEVNULL)
 
 
 def _said(words: bytes) -> str:

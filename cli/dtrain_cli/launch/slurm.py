@@ -16,114 +16,103 @@ from dtrain.config import Host, NetworkSection, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import RunFiles
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
+from dtrain.runs.journal import now_text
+from dtrain.runs.states import FailureKind, RunState
+from dtrain_cli.console.log_lines import LogTail
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.target import FleetTarget
 from dtrain_cli.launch import launcher
-from dtrain_cli.launch.engines import RunElsewhere, follow
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
+from dtrain_cli.launch.run_elsewhere import RunElsewhere, View, follow
+from dtrain_cli.plan.run_plan import tasks_of
 from dtrain_cli.plan.standalone_start import own_host
-from dtrain_cli.runs.ending import user_has_stopped
-from dtrain_cli.runs.index import known_runs, where_of
+from dtrain_cli.runs.ending import note, user_has_stopped
+from dtrain_cli.runs.index import KnownRun, WhereRecord, known_runs, own_record, register_run, where_of
+from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Allocation, Srun, read_allocation
 from dtrain_cli.targets.slurm_jobs import JOB, RUNNING, WAITING, JobReport, JobScript, option_name
 
-_PIECE_BYTES = 1 << 18
 _LAST_S = 10.0
 """The longest wait for the rest of the output of a job that is over: other machines write it."""
-
-
-class GrowingFile:
-    """A file to which a job appends, copied to a descriptor of this process."""
-
-    def __init__(self, path: Path, outlet: Outlet) -> None:
-        self.path = path
-        self._outlet = outlet
-        self._position = 0
-
-    def copy(self) -> bool:
-        """Copy what is new; return whether there was something, or something still waits for its reader."""
-        self._outlet.flush()
-        if self._outlet.clogged:
-            return True
-        try:
-            with open(self.path, "rb") as file:
-                file.seek(self._position)
-                data = file.read(_PIECE_BYTES)
-        except OSError:  # not there yet, or not visible from here
-            return False
-        self._position += len(data)
-        self._outlet.write_bytes(data)
-        return bool(data) or not self._outlet.idle
-
-
 UNKNOWN_MAX = 5
-"""A job that Slurm does not know so many times in a row is taken for gone. Slurm forgets ended jobs soon."""
+"""Answers in a row that Slurm knows no such job; it forgets one minutes after its end."""
 
 
-class FollowedJob(RunElsewhere):
-    """A job that writes its output to the files `out` and `err`; `exit_code` is there once it is over."""
+class JobOfRun(RunElsewhere):
+    """A job that runs a launch; the command that has submitted it shows its `output`."""
 
-    say = staticmethod(say)
-
-    def __init__(self, job: str, out: Path, err: Path) -> None:
+    def __init__(self, files: RunFiles, job: str, output: Sequence[Path] = ()) -> None:
+        super().__init__(files, job)
         self.name = f"job {job}"
-        self.exit_code: int | None = None
-        self._job = job
-        self._files = [GrowingFile(out, Outlet(1)), GrowingFile(err, Outlet(2))]
-        self._sentence = ""
+        tails = (LogTail(None, path, line_bytes_max=None) for path in output)
+        self._output = [(tail, Outlet(fd)) for fd, tail in enumerate(tails, 1)]
         self._unknown = 0
+        self._ended = False
 
-    def look(self) -> int | None:
-        with contextlib.suppress(RunError):  # a controller that is down for a while; the job goes on
-            if (news := self.news(slurm_jobs.show(self._job))) is not None:
-                say(news)
-        if self.exit_code is not None:
-            deadline_s = time.monotonic() + _LAST_S
-            while self.show() and time.monotonic() < deadline_s:
-                pass
-            for file in self._files:
-                if not file.path.exists():
-                    say(f"{file.path} cannot be seen from here; it is on the first node of the job")
-        return self.exit_code
+    def look(self) -> View:
+        return self.view_of(slurm_jobs.show(self.job))
 
-    def news(self, report: JobReport | None) -> str | None:
-        """Return a sentence where a report, or None of a job that Slurm has forgotten, is news."""
+    def view_of(self, report: JobReport | None) -> View:
+        """Return what a report says of the run; None of a job that Slurm has forgotten."""
+        self._unknown = 0 if report else self._unknown + 1
         if report is None:
-            self._unknown += 1
-            if self._unknown < UNKNOWN_MAX:
-                return None
-            self.exit_code = 1
-            return f"Slurm knows no {self.name} any more"
-        self._unknown = 0
+            sentence = f"Slurm knows no {self.name} any more"
+            code = 1 if self._unknown >= UNKNOWN_MAX or not self._output else None
+            return View(
+                RunState.FAILED if code else RunState.STARTING, code, sentence, [sentence] if code else ()
+            )
         sentence = f"{self.name} is {report.state}"
+        code = report.exit_code if report.over else None
         if report.over:
-            self.exit_code = report.exit_code
-            sentence += f", exit code {self.exit_code}" if self.exit_code else ""
+            sentence += f", exit code {code}" if code else ""
         elif report.state in WAITING and report.reason not in ("None", ""):
             sentence += f" ({report.reason})"
         if report.restarts:
             sentence += ", requeued " + ("once" if report.restarts == 1 else f"{report.restarts} times")
-        known, self._sentence = self._sentence, sentence
-        return None if sentence == known else sentence
+        ends = {None: RunState.STARTING, 0: RunState.SUCCEEDED, 128 + signal.SIGTERM: RunState.STOPPED}
+        state = RunState.PENDING if report.state in WAITING else ends.get(code, RunState.FAILED)
+        more = f"; it may begin at {report.begins}" if report.begins else ""
+        failure = None
+        if state is RunState.FAILED:
+            said = f"{sentence}, and has started no run; its words are in {report.err}"
+            failure = FailureRecord(self.name, said, FailureKind.LAUNCHER, now_text(), exit_code=code)
+        return View(state, code, sentence + more, [sentence], (), failure)
 
     def show(self) -> bool:
-        copied = [file.copy() for file in self._files]  # each of them, not up to the first that has news
-        return any(copied)
+        copied = False
+        for tail, outlet in self._output:
+            outlet.flush()
+            if not outlet.clogged and (lines := tail.read(self._ended)):
+                outlet.write("".join(f"{line}\n" for line in lines))
+                copied = True
+        return copied
+
+    def close(self, end: View | None) -> None:
+        self._ended = end is not None
+        deadline_s = time.monotonic() + _LAST_S
+        while self._ended and self.show() and time.monotonic() < deadline_s:
+            pass
+        for tail, _ in self._output if end else ():
+            if not tail.path.exists():
+                say(f"{tail.path} cannot be seen from here; it is on the first node of the job")
 
     def cancel(self) -> None:
-        say(f"cancelling {self.name}: its run saves its last step and stops")
-        slurm_jobs.cancel(self._job)
+        slurm_jobs.cancel(self.job)
 
-    def leave(self) -> None:
-        say(f"{self.name} goes on; its output is in {self._files[1].path}")
-        say(f"cancel it with `scancel {self._job}`, look at it with `dtrain status`")
+    def tell_to_stop(self) -> None:
+        record = own_record(self.files.directory)
+        if record is None or record.launcher_pid is None:
+            self.cancel()
+        else:
+            note(KnownRun(self.files, record))
+            slurm_jobs.tell_to_stop(self.job)
 
 
 FOLDER = "slurm"
@@ -162,20 +151,40 @@ def launch(options: LaunchOptions) -> int:
     if allocation is not None:
         return _launch_on_nodes(options, allocation)
     script, run_dir = job_of(options, datetime.now())
-    arrays = any(option_name(each) in ("--array", "-a") for each in script.spec.slurm.options)
-    if arrays and not options.detach:
+    array = any(option_name(each) in ("--array", "-a") for each in script.spec.slurm.options)
+    if array and not options.detach:
         raise SpecError("slurm.options: a command follows one job; submit an array with --detach")
     try:
         script.out.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"{script.out.parent} cannot be made: {error.strerror}") from None
     job = slurm_jobs.submit(script.text())
-    say(f"job {job} is submitted; files of the run: {str(run_dir).replace(JOB, job)}")
+    files = RunFiles(Path(str(run_dir).replace(JOB, job)))
+    say(f"job {job} is submitted; files of the run: {files.directory}")
+    out, err = (Path(str(path).replace("%j", job)) for path in (script.out, script.err))
+    run = JobOfRun(files, job, (out, err))
+    if not array:
+        _make_known(files, job, err.stem, script, runs_directory(options))
+        say(f"output of the job: {out} and {err.name}")
     if options.detach:
+        run.leave()
         print(job)  # noqa: T201
         return 0
-    out, err = (Path(str(path).replace("%j", job)) for path in (script.out, script.err))
-    return follow(FollowedJob(job, out, err), SignalInbox())
+    return follow(run, SignalInbox())[1]
+
+
+def _make_known(files: RunFiles, job: str, run_id: str, script: JobScript, runs_dir: Path) -> None:
+    """Write down that a run waits for its job; where its folder is made on the nodes alone, they do so."""
+    with contextlib.suppress(OSError, RunError):
+        files.create()
+        tasks = [TaskRecord(str(task)) for task in tasks_of(script.spec.cluster)]
+        earlier = own_record(files.directory) or RunRecord(run_id, script.spec.name, tasks=tasks)
+        if not is_alive(files, earlier):
+            waits = RunRecord(earlier.run, earlier.name, saved=earlier.saved, tasks=earlier.tasks)
+            write_record(files.where, WhereRecord(On.SLURM, job=job))
+            write_record(files.run, waits)
+            if files.directory.parent != runs_dir:
+                register_run(files, runs_dir, earlier.run)
 
 
 def plan(options: LaunchOptions) -> int:
@@ -205,7 +214,7 @@ def _launch_on_nodes(options: LaunchOptions, allocation: Allocation) -> int:
         return fleet_target(scene, On.SLURM, hosts, opener, allocation.job, folders)
 
     options = replace(options, detach=options.detach and not allocation.batch)  # it was for the submission
-    code = launcher.run(_resumed(options, allocation), target)
+    code = launcher.run(_resumed(options, allocation), target, allocation.job)
     told = code == 128 + signal.SIGTERM and allocation.batch and bool(scenes)
     if told and scenes[0].spec.slurm.requeue and not user_has_stopped(scenes[0].files):
         _begin_again(allocation.job)

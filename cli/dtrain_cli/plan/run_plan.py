@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import LeafNames, task_name
-from dtrain.config import RunSpec, ServerSection
+from dtrain.config import ClusterSection, RunSpec, ServerSection
 from dtrain.config.choices import On, Transport
 from dtrain.formats.remote_files import masked
 from dtrain.process.assignment import ATTEMPT, TaskAssignment
@@ -83,6 +83,12 @@ if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority
 
 START_ORDER = (Role.PS, Role.CHIEF, Role.WORKER, Role.EVALUATOR)
+
+
+def tasks_of(cluster: ClusterSection) -> list[TaskId]:
+    return [TaskId(role, index) for role in START_ORDER for index in range(cluster.count(role))]
+
+
 NAME_MAX = 40
 
 

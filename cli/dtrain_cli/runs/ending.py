@@ -1,8 +1,7 @@
 """Stopping a run from another terminal, and removing runs that have ended.
 
-The launcher gets SIGTERM, and then does everything in order. On a node of Slurm it gets that from Slurm. A
-run is locked while it is removed, and its record goes last: a removal that was interrupted is a run that
-can be removed again.
+The launcher gets SIGTERM, and then does everything in order. A run is locked while it is removed, and its
+record goes last: a removal that was interrupted is a run that can be removed again.
 """
 
 import contextlib
@@ -11,24 +10,18 @@ import os
 import select
 import shutil
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 
-from dtrain.config.choices import On
 from dtrain.errors import RunError, RunInUseError
 from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunFiles, write_record
 from dtrain.runs.json_file import read_record
-from dtrain.runs.states import LIVE_RUN_STATES
-from dtrain_cli.runs.index import KnownRun, WhereRecord, instant, other_host, own_record
+from dtrain_cli.runs.index import KnownRun, instant, other_host
 from dtrain_cli.runs.report import is_locked, launcher_lives
-
-_TICK_S = 0.2
-"""Between two looks at the record of a run whose launcher is on another machine."""
 
 
 class StopRecord(msgspec.Struct, frozen=True):
@@ -58,9 +51,6 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
     """
     record = run.record
     if (host := other_host(record)) is not None:
-        where = read_record(run.files.where, WhereRecord)
-        if where is not None and where.engine is On.SLURM and where.job is not None:
-            return _stopped_there(run, where.job, wait_s)
         raise RunError(
             f"run {record.run} is led on {host} (process {record.launcher_pid} there); give "
             f"`dtrain stop {run.files.directory}` on {host}"
@@ -94,19 +84,6 @@ def stop_launcher(run: KnownRun, wait_s: float) -> bool:
     finally:
         os.close(process)
     return bool(ended)
-
-
-def _stopped_there(run: KnownRun, job: str, wait_s: float) -> bool:
-    from dtrain_cli.targets import slurm_jobs  # most runs are not on Slurm
-
-    note(run)
-    deadline_s = time.monotonic() + wait_s
-    slurm_jobs.tell_to_stop(job)
-    while (record := own_record(run.files.directory)) is not None and record.state in LIVE_RUN_STATES:
-        if time.monotonic() >= deadline_s:
-            return False
-        time.sleep(_TICK_S)
-    return True
 
 
 def _is_launcher(pid: int, lock: Path) -> bool:

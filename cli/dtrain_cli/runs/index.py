@@ -245,8 +245,9 @@ def _strange(files: RunFiles) -> str | None:
 
 
 @contextmanager
-def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
-    """Make the directory if need be and hold its lock; `resume`: it must hold an earlier launch of the run.
+def locked_run_directory(directory: Path, resume: bool, job: str | None = None) -> Iterator[RunFiles]:
+    """Make the directory if need be and hold its lock; `resume`: it must hold an earlier launch of the run,
+    and else none but a run that waits for `job`.
 
     Raises:
         RunInUseError: another launch, or a chief started by hand, holds the lock.
@@ -256,7 +257,8 @@ def locked_run_directory(directory: Path, resume: bool) -> Iterator[RunFiles]:
     files = RunFiles(directory)
     check_fit(files)
     with files.held(f"{directory} is in use by another launch; give another --run-dir, or stop that run"):
-        if files.run.exists() and not resume:
+        waits = job is not None and where_of(files).job == job
+        if files.run.exists() and not resume and not waits:
             raise SpecError(
                 f"{directory} already holds a run; resume it with --resume, or give another --run-dir"
             )
@@ -275,7 +277,7 @@ class WhereRecord(msgspec.Struct, frozen=True):
     """The place of a run's tasks: `hosts` as the spec names them, empty where the engine decides.
 
     Attributes:
-        job: by which the engine knows them; None where they hang on their launcher.
+        job: by which the engine knows the run; None where it hangs on its launcher.
         earlier: hosts of earlier launches of the run, which may have left files there.
         launcher: the host on which the launcher runs; None: on the machine that has the record.
     """

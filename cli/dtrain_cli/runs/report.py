@@ -26,8 +26,7 @@ from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, re
 from dtrain.runs.joined import JoinedRecord
 from dtrain.runs.ledger import SHEET_BYTES, Attempt, Sheet, ledger_of
 from dtrain.runs.states import LIVE_RUN_STATES, LIVE_TASK_STATES, RunState, TaskState
-from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names
-from dtrain_cli.targets.kubernetes.run import read_place
+from dtrain_cli.runs.index import NAMED_MAX, other_host, own_record, shown_names, where_of
 
 EXIT_CODES = {RunState.FAILED: 1, RunState.STALE: 1, RunState.STOPPED: 4}
 """Exit codes of `dtrain status` by state; 0 for every other."""
@@ -78,9 +77,8 @@ def read_report(
     record = own_record(directory)
     if record is None:
         raise RunNotFoundError(f"there is no run in {directory}")
-    # The tasks of an engine live on without a launcher.
-    launched = record.state in LIVE_RUN_STATES and is_alive(files, record)
-    alive = launched or (record.state in LIVE_RUN_STATES and read_place(files) is not None)
+    engines = record.launcher_pid is None and where_of(files).job is not None  # it needs no launcher
+    alive = record.state in LIVE_RUN_STATES and (engines or is_alive(files, record))
     if record.state in LIVE_RUN_STATES and not alive:
         record = own_record(directory) or record  # it may have ended between the two looks
     meter = meter or ProcessMeter()

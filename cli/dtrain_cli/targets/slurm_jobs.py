@@ -22,21 +22,24 @@ from dtrain_cli.targets.slurm_allocation import Allocation
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=(\S*)")
 _CODE = re.compile(r"(\d{1,3}):(\d{1,3})")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
 RUNNING = "RUNNING"
 WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 GOING = frozenset({RUNNING, "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT", "RESIZING"})
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """A job as Slurm knows it: its state in Slurm's word, and for what reason it waits.
+    """A job as Slurm knows it: its state in Slurm's word, for what reason it waits, and until when.
 
-    `code` is the exit code of its script, 128+n for signal n.
+    `code` is the exit code of its script, 128+n for signal n; `err` the file of its own lines.
     """
 
     state: str
     reason: str
     code: int
     restarts: int
+    begins: str | None = None
+    err: str | None = None
 
     @property
     def over(self) -> bool:
@@ -58,12 +61,14 @@ def read_job(text: str) -> JobReport | None:
         return None
     code = _CODE.fullmatch(fields.get("ExitCode", ""))
     exit_code = 0 if code is None else int(code[1]) or (128 + int(code[2]) if int(code[2]) else 0)
-    restarts = fields.get("Restarts", "")
+    restarts, begins = fields.get("Restarts", ""), fields.get("StartTime", "")
     return JobReport(
         state=fields["JobState"],
         reason=fields.get("Reason", "None"),
         code=exit_code,
         restarts=int(restarts) if restarts.isdecimal() and len(restarts) < 10 else 0,
+        begins=begins if fields["JobState"] in WAITING and _TIME.fullmatch(begins) else None,
+        err=fields.get("StdErr"),
     )
 
 

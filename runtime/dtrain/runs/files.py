@@ -122,10 +122,12 @@ class SavedRecord(msgspec.Struct, frozen=True):
 class RunRecord(msgspec.Struct):
     """The state of a run.
 
-    `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive.
+    `launcher_pid` and `launcher_started` (`started_s`) tell whether the process that wrote it is still alive;
+    a run that its engine owns has none.
 
     Attributes:
-        stalled: the place at which training stands still and the tasks it waits for; None: it does not.
+        stalled: the place at which training stands still and the tasks it waits for, or why it has not begun
+            at its engine; None: it goes on.
         keeps_logs: whether it keeps the output of the tasks; a task that was started by hand has its own.
     """
 

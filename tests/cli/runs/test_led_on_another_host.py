@@ -16,6 +16,7 @@ from dtrain.messages.membership import TaskStatus
 from dtrain.process.life_line import started_s
 from dtrain.runs.files import RunRecord, TaskRecord, write_record
 from dtrain.runs.states import RunState, TaskState
+from dtrain_cli.launch.run_elsewhere import run_elsewhere
 from dtrain_cli.runs.ending import stop_launcher
 from dtrain_cli.runs.faults import RunningTask
 from dtrain_cli.runs.index import WhereRecord, find_run, locked_run_directory
@@ -101,7 +102,7 @@ def test_slurm_tells_the_launcher_of_a_job_to_stop(led_there, monkeypatch, heard
             write_record(led_there.run, replace(run.record, state=RunState.STOPPED))
 
     monkeypatch.setattr(slurm_jobs, "tell_to_stop", tell)
-    assert stop_launcher(run, 0.0) is heard
+    assert run_elsewhere(run).stop(0.0) is heard
     assert told == ["17"]
 
 
@@ -109,4 +110,4 @@ def test_what_slurm_answers_to_a_stop_is_said(led_there, monkeypatch):
     write_record(led_there.where, WhereRecord(On.SLURM, ["machine-b"], "17"))
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RunError, match="there is no scancel here"):
-        stop_launcher(find_run(str(led_there.directory), led_there.directory.parent), 0.0)
+        run_elsewhere(find_run(str(led_there.directory), led_there.directory.parent)).stop(0.0)

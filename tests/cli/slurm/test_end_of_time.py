@@ -36,7 +36,7 @@ def ended(tmp_path, monkeypatch):
         report = state and JobReport(state, "None", 0, 0)
         monkeypatch.setattr(slurm.slurm_jobs, "show", lambda _: report)
 
-        def run(options, target_of):
+        def run(options, target_of, job):
             assert not options.detach, "the job's script has it from the command that has submitted it"
             spec = RunSpec(slurm=SlurmSection(requeue=requeue))
             scene = Scene(spec, None, files, "r1", None, print)

@@ -5,7 +5,8 @@ import signal
 
 import pytest
 
-from dtrain_cli.launch import engines, slurm
+from dtrain.runs.files import RunFiles
+from dtrain_cli.launch import run_elsewhere, slurm
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_jobs import JobReport
 
@@ -32,16 +33,16 @@ def follow(tmp_path, monkeypatch):
 
     def follow(number: int, cancels: bool, end: JobReport) -> tuple[int, list[str]]:
         cancelled: list[str] = []
-        monkeypatch.setattr(engines, "asked_to_cancel", lambda *_: cancels)
-        monkeypatch.setattr(engines, "_LOOK_EVERY_S", (0.0, 0.0))
+        monkeypatch.setattr(run_elsewhere, "asked_to_cancel", lambda *_: cancels)
+        monkeypatch.setattr(run_elsewhere, "_LOOK_EVERY_S", (0.0, 0.0))
         monkeypatch.setattr(slurm_jobs, "cancel", cancelled.append)
         monkeypatch.setattr(
             slurm_jobs, "show", lambda _: end if cancelled else JobReport("RUNNING", "None", 0, 0)
         )
         for name in ("out", "err"):
             (tmp_path / name).touch()
-        job = slurm.FollowedJob("7", tmp_path / "out", tmp_path / "err")
-        return engines.follow(job, Signals(number)), cancelled
+        job = slurm.JobOfRun(RunFiles(tmp_path / "run"), "7", (tmp_path / "out", tmp_path / "err"))
+        return run_elsewhere.follow(job, Signals(number))[1], cancelled
 
     return follow
 

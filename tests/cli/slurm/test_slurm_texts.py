@@ -22,10 +22,11 @@ from dtrain.config import (
 )
 from dtrain.config.targets import ServerNodesSection
 from dtrain.errors import SpecError
+from dtrain.runs.files import RunFiles
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.slurm import UNKNOWN_MAX, FollowedJob, job_of
+from dtrain_cli.launch.slurm import UNKNOWN_MAX, JobOfRun, job_of
 from dtrain_cli.placement import place
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_allocation import Allocation, read_allocation
@@ -247,12 +248,14 @@ def test_a_job_s_nodes_have_the_slots_that_its_tasks_take(counts, nodes, server_
 JOB = (
     "JobId=17 JobName=digits UserId=root(0) Priority=1 JobState={state} Reason={reason} Dependency=(null) "
     "Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode={code} RunTime=00:00:09 TimeLimit=02:00:00 "
-    "StartTime=2026-11-22T10:00:30 EndTime={ends} Deadline=N/A NodeList=h[1-2] StdErr=/x=y/slurm-%j.err"
+    "StartTime={starts} EndTime={ends} Deadline=N/A NodeList=h[1-2] StdErr=/x=y/slurm-%j.err"
 )
 
 
-def job(state="RUNNING", reason="None", restarts=0, code="0:0", ends="2026-11-22T12:01:00"):
-    return read_job(JOB.format(state=state, reason=reason, restarts=restarts, code=code, ends=ends))
+def job(state="RUNNING", reason="None", restarts=0, code="0:0", starts="2026-11-22T10:00:30"):
+    ends = "2026-11-22T12:01:00"
+    facts = {"state": state, "reason": reason, "restarts": restarts, "code": code, "starts": starts}
+    return read_job(JOB.format(ends=ends, **facts))
 
 
 @every_row(
@@ -307,25 +310,51 @@ def test_a_node_whose_address_cannot_be_resolved_is_named_with_the_remedy(monkey
     assert slurm._with_addresses([Host("n1")], NetworkSection()) == [Host("n1")], "alone it needs none"
 
 
-def test_a_job_is_told_of_as_it_changes_and_no_more():
-    progress = FollowedJob("17", Path("/none"), Path("/none"))
+def followed():
+    return JobOfRun(RunFiles(Path("/none")), "17", [Path("/none")])
+
+
+def test_a_job_is_told_of_as_it_changes():
     stations = [
-        (job("PENDING", "Resources"), "job 17 is PENDING (Resources)"),
-        (job("PENDING", "Resources"), None),
-        (job(), "job 17 is RUNNING"),
-        (None, None),
-        (job("PENDING", "BeginTime", 1), "job 17 is PENDING (BeginTime), requeued once"),
-        (job("FAILED", "NonZeroExitCode", 2, "3:0"), "job 17 is FAILED, exit code 3, requeued 2 times"),
+        (job("PENDING", "Resources"), ["job 17 is PENDING (Resources)"]),
+        (job(), ["job 17 is RUNNING"]),
+        (None, []),
+        (job("PENDING", "BeginTime", 1), ["job 17 is PENDING (BeginTime), requeued once"]),
     ]
-    for report, sentence in stations:
-        assert progress.exit_code is None
-        assert progress.news(report) == sentence
-    assert progress.exit_code == 3
+    progress = followed()
+    for report, sentences in stations:
+        view = progress.view_of(report)
+        assert (list(view.news), view.exit_code) == (sentences, None)
+    view = progress.view_of(job("FAILED", "NonZeroExitCode", 2, "3:0"))
+    assert list(view.news) == ["job 17 is FAILED, exit code 3, requeued 2 times"]
+    assert view.exit_code == 3
+
+
+@every_row(
+    "report, state, message",
+    [
+        (job("PENDING", "Resources"), "pending", "job 17 is PENDING (Resources); it may begin at 2026-11-22T10:00:30"),
+        (job("PENDING", "Priority", starts="Unknown"), "pending", "job 17 is PENDING (Priority)"),
+        (job(), "starting", "job 17 is RUNNING"),
+        (job("CANCELLED"), "stopped", "job 17 is CANCELLED, exit code 143"),
+    ],
+)  # fmt: skip
+def test_what_a_job_that_has_started_no_run_waits_for_is_said(report, state, message):
+    view = followed().view_of(report)
+    assert (view.state, view.message) == (state, message)
+
+
+def test_a_job_that_fails_before_its_run_names_the_file_of_its_words():
+    view = followed().view_of(job("FAILED", code="127:0"))
+    assert view.state == "failed"
+    assert view.failure.message.endswith(
+        "exit code 127, and has started no run; its words are in /x=y/slurm-%j.err"
+    )
 
 
 def test_a_job_that_slurm_has_forgotten_is_over():
-    progress = FollowedJob("17", Path("/none"), Path("/none"))
-    progress.news(job())
-    sentences = [progress.news(None) for _ in range(UNKNOWN_MAX)]
-    assert sentences[-1] == "Slurm knows no job 17 any more"
-    assert progress.exit_code == 1
+    progress = followed()
+    progress.view_of(job())
+    views = [progress.view_of(None) for _ in range(UNKNOWN_MAX)]
+    assert [view.exit_code for view in views] == [*[None] * (UNKNOWN_MAX - 1), 1]
+    assert views[-1].news == ["Slurm knows no job 17 any more"]

@@ -1,160 +1,214 @@
-"""`dtrain launch --on kubernetes`: apply what `plan` prints, have kubectl show it, and say how it ends."""
+"""`dtrain launch --on kubernetes`: apply what `plan` prints, and how every command sees that run later.
+
+kubectl shows what pods print; what becomes of them is said here.
+"""
 
 import os
-import select
-import signal
-import socket
 import subprocess
 import time
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
+from typing import Any
 
+import click
 import msgspec
 
+from dtrain.cluster import TaskId
+from dtrain.config import RunSpec
+from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
-from dtrain.process.life_line import started_s
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
+from dtrain.process.plain_text import plain_data
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
-from dtrain_cli.console.streams import Outlet
-from dtrain_cli.launch.engines import asked_to_cancel
-from dtrain_cli.launch.kubernetes.later import note_view
+from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.launch.kubernetes.planning import gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import chosen_directory, other_settings, runs_directory
+from dtrain_cli.launch.run_elsewhere import RunElsewhere, View, follow
 from dtrain_cli.launch.tasks import LAST_LINES
-from dtrain_cli.runs.index import Journal, locked_run_directory, register_run
-from dtrain_cli.runs.report import read_report
-from dtrain_cli.targets.kubernetes.kubectl import ANSWER_S, Kubectl, PodView, RunView
+from dtrain_cli.runs.index import WhereRecord, locked_run_directory, own_record, register_run, where_of
+from dtrain_cli.runs.report import ProcessMeter, read_report
+from dtrain_cli.targets.kubernetes.kubectl import Kubectl, PodView, RunView
 from dtrain_cli.targets.kubernetes.manifests import manifests, may_be_lost
-from dtrain_cli.targets.kubernetes.run import KubernetesRun, place_of, read_place, wait_of
-from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.kubernetes.run import wait_of
+from dtrain_cli.targets.signals import SignalInbox
 
-LOOK_EVERY_S = 2.0
-"""How often the cluster is asked while tasks begin; half as often later, as each takes 0.04 s of a core."""
-TURN_S = 0.1
 LAST_TASKS_S = 60.0
-"""How long tasks may take to end by themselves after the leader has succeeded."""
 DRAIN_S = 5.0
 TIMEOUT_CODE = 124
+STOPPED_CODE = 143
 FOLLOWED_MAX = 64
 """Pods whose output is shown at once: each is a process of kubectl and a connection to the cluster."""
 
 
-class Ending(msgspec.Struct, frozen=True):
-    """How the following of a run has ended; without a `state` the run goes on, and is not followed any more.
+class PodsOfRun(RunElsewhere):
+    """A run whose tasks are pods; `job` is the object with which all of it goes.
 
-    `remove` says that its objects are to be removed; `failed` is the pod whose end was the run's.
+    Attributes:
+        awaited: tasks without which it has failed, if they have not started within `wait.start_s`.
+        last_tasks_s: how long tasks may take to end by themselves after the leader has succeeded.
     """
 
-    state: RunState | None
-    exit_code: int
-    message: str | None = None
-    remove: bool = False
-    failed: PodView | None = None
+    last_tasks_s = 0.0
 
+    def __init__(self, files: RunFiles, job: str) -> None:
+        super().__init__(files, job)
+        if (spec := read_record(files.spec, RunSpec)) is None:
+            raise RunError(f"{files.spec} is gone, and with it how the run is reached in its cluster")
+        self.kubectl = Kubectl(spec, job)
+        self.what_stays = self.kubectl.what_stays
+        record = own_record(files.directory)
+        self._tasks = {TaskId.parse(task.task) for task in record.tasks} if record else set()
+        self.awaited: set[TaskId] = set()
+        self._seen = RunView()
+        self._shown: dict[str, subprocess.Popen[bytes]] = {}
+        self._since_s = time.monotonic()
+        self._succeeded_s: float | None = None
 
-@dataclass
-class RunFollower:
-    """One run that is followed: kubectl shows what its pods print, and here is said what becomes of them."""
+    def look(self) -> View:
+        self._seen = seen = self.kubectl.view()
+        waits = (
+            [f"{self.name} waits: {seen.message}"] if seen.message and seen.state in LIVE_RUN_STATES else []
+        )
+        if waits:
+            self._since_s = time.monotonic()
+        self.awaited -= {pod.task for pod in seen.pods if pod.has_output}
+        words = [*waits, *(text for pod in seen.pods for text in self._words(pod))]
+        if (missing := self._tasks - seen.newest.keys()) and (refusal := self.kubectl.refusal()):
+            words += self._words(PodView(min(missing), "", "", "", TaskState.PENDING, message=refusal))
+        tasks = [
+            TaskRecord(
+                str(task),
+                pod.state,
+                None,
+                pod.node,
+                restarts=seen.restarts(task),
+                exit_code=pod.exit_code,
+                message=pod.message,
+            )
+            for task, pod in seen.newest.items()
+        ]
+        state, code, message = self._end()
+        failure = None
+        if state is RunState.FAILED:
+            failure = self._failure(message)
+        elif code is None:
+            message = next((text for text in words if " waits: " in text), None)
+        return View(state, code, message, words, tasks, failure)
 
-    launched: KubernetesRun
-    kubectl: Kubectl
-    signals: SignalInbox
-    journal: Journal
-    console: RunConsole
-    _shown: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-    _told: set[str] = field(default_factory=set)
-    _began_s: float = field(default_factory=time.monotonic)
-    _succeeded_s: float | None = None
+    def _words(self, pod: PodView) -> Iterator[str]:
+        what = pod.told(" ".join(self.kubectl.command))
+        if pod.state == TaskState.PENDING:
+            if self._seen.restarts(pod.task):
+                yield f"{pod.task} is made again: {pod.name}"
+            if pod.message:
+                yield f"{pod.task} waits: {what}"
+        elif pod.state == TaskState.FAILED:
+            yield f"{pod.task} has failed ({pod.name}): {what}"
+        elif pod.message and pod.state != TaskState.SUCCEEDED:
+            yield f"{pod.task} is lost ({pod.name}): {what}"
 
-    def __post_init__(self) -> None:
-        self._awaited = {task for task in self.launched.tasks if not may_be_lost(self.launched, task.role)}
+    def _end(self) -> tuple[RunState, int | None, str | None]:
+        """Return the state of the run, its exit code if it is over, and why that is so."""
+        seen, now_s = self._seen, time.monotonic()
+        if seen.state is None:
+            return RunState.STOPPED, STOPPED_CODE, "its objects were deleted"
+        if seen.state == RunState.STOPPED:
+            return seen.state, TIMEOUT_CODE, seen.message
+        if seen.state == RunState.FAILED:
+            return seen.state, (seen.failed.exit_code if seen.failed else None) or 1, seen.message
+        if seen.state == RunState.SUCCEEDED:
+            self._succeeded_s = self._succeeded_s or now_s
+            over = all(pod.state in ENDED for pod in seen.newest.values())
+            over = over or now_s - self._succeeded_s >= self.last_tasks_s
+            return (seen.state, 0, None) if over else (RunState.STOPPING, None, None)
+        if self.awaited and now_s - self._since_s > (start_s := wait_of(self.kubectl.spec)["start_s"]):
+            why = f"{min(self.awaited)} has not started within {start_s:g} s (wait.start_s)"
+            return RunState.FAILED, 1, why
+        return seen.state, None, None
 
-    def run(self) -> Ending:
-        """Follow until the end; Ctrl-C asks whether to leave the run or to cancel it."""
-        look_s = 0.0
-        while True:
-            for number in self.signals.read():
-                if number in STOP_SIGNALS:
-                    say, pump = self.console.say, self.console.pump
-                    asks = number == signal.SIGINT
-                    cancel = asks and asked_to_cancel("the run", self.signals, say, pump)
-                    return Ending(RunState.STOPPED if cancel else None, 128 + number, remove=cancel)
-            if time.monotonic() >= look_s:
-                look_s = time.monotonic() + LOOK_EVERY_S * (1 if self._awaited else 2)
-                try:
-                    view = self.kubectl.view()
-                except RunError as error:
-                    self._tell(f"{error}; the run goes on there, and this command tries again")
-                else:
-                    if (ending := self._look(view, time.monotonic())) is not None:
-                        return ending
-            self.console.pump()
-            select.select([self.signals], [], [], TURN_S)
+    def _failure(self, message: str | None) -> FailureRecord:
+        if (pod := self._seen.failed) is None:
+            return FailureRecord("", message or "the run has failed", FailureKind.EXIT)
+        how = f" ({pod.message})" if pod.message else ""
+        return FailureRecord(
+            str(pod.task),
+            f"pod {pod.name} ended with exit code {pod.exit_code}{how}",
+            FailureKind.EXIT,
+            time=now_text(),
+            exit_code=pod.exit_code,
+            last_lines=self.kubectl.last_lines(pod.name, LAST_LINES),
+        )
 
-    def _look(self, view: RunView, now_s: float) -> Ending | None:
-        note_view(self.journal.record, view)
-        self.journal.save()
-        if view.message and view.state in LIVE_RUN_STATES:
-            self._tell(f"the run waits: {view.message}")
-            self._began_s = now_s
-        for pod in view.pods:
-            self._tell_of(pod, view)
+    def show(self) -> bool:
+        for pod in self._seen.pods:
             living = sum(each.poll() is None for each in self._shown.values())
             if pod.has_output and pod.uid not in self._shown and living < FOLLOWED_MAX:
                 self._shown[pod.uid] = self.kubectl.show(pod.name, "-f", "--prefix")
-        self._awaited -= {pod.task for pod in view.pods if pod.has_output}
-        if self._awaited - view.newest.keys() and (refusal := self.kubectl.refusal()):
-            no_pod = PodView(min(self._awaited - view.newest.keys()), "", "", "", TaskState.PENDING)
-            self._tell_of(msgspec.structs.replace(no_pod, message=refusal), view)
-        return self._ending(view, now_s)
+        return False
 
-    def _tell_of(self, pod: PodView, view: RunView) -> None:
-        what = pod.told(" ".join(self.kubectl.place.kubectl))
-        if pod.state == TaskState.PENDING:
-            if view.restarts(pod.task):
-                self._tell(f"{pod.task} is made again: {pod.name}")
-            if pod.message:
-                self._tell(f"{pod.task} waits: {what}")
-        elif pod.state == TaskState.FAILED:
-            self._tell(f"{pod.task} has failed ({pod.name}): {what}")
-        elif pod.message and pod.state != TaskState.SUCCEEDED:
-            self._tell(f"{pod.task} is lost ({pod.name}): {what}")
+    def cancel(self) -> None:
+        self.kubectl.delete()
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self.console.say(text)
-
-    def _ending(self, view: RunView, now_s: float) -> Ending | None:
-        if view.state is None:
-            return Ending(RunState.STOPPED, 128 + signal.SIGTERM, "its objects were deleted")
-        if view.state == RunState.STOPPED:
-            return Ending(view.state, TIMEOUT_CODE, view.message, remove=True)
-        if view.state == RunState.FAILED:
-            code = view.failed.exit_code if view.failed else None
-            return Ending(view.state, code or 1, view.message, failed=view.failed)
-        if view.state == RunState.SUCCEEDED:
-            self._succeeded_s = self._succeeded_s or now_s
-            over = all(pod.state in ENDED for pod in view.newest.values())
-            if over or now_s - self._succeeded_s > LAST_TASKS_S:
-                return Ending(view.state, 0)
-        elif self._awaited and now_s - self._began_s > (start_s := wait_of(self.launched.spec)["start_s"]):
-            why = f"{min(self._awaited)} has not started within {start_s:g} s (wait.start_s)"
-            return Ending(RunState.FAILED, 1, why, remove=True)
-        return None
-
-    def close(self, wait_s: float) -> None:
-        """Let kubectl show the last lines."""
-        deadline_s = time.monotonic() + wait_s
+    def close(self, end: View | None) -> None:
+        self.show()
+        if end is not None and self._seen.failed is not None:
+            self.kubectl.suspend()
+        elif end is not None and self._seen.state not in (
+            None,
+            RunState.SUCCEEDED,
+        ):  # nothing is to be seen there
+            say("removing the run there: the leader saves, and all tasks end in order")
+            self.kubectl.delete()
+        deadline_s = time.monotonic() + (DRAIN_S if end else 0.0)
         for shown in self._shown.values():
             try:
                 shown.wait(max(0.0, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 shown.kill()
                 shown.wait()
+
+    def report(self, meter: ProcessMeter | None = None) -> dict[str, Any]:
+        report = super().report(meter)
+        leader = self._seen.newest.get(self.kubectl.leader)
+        if leader is not None and leader.has_output and leader.state not in ENDED:
+            lay_over(report, plain_data(self.kubectl.report(leader.name)))
+        return report
+
+    def show_logs(self, tasks: Collection[TaskId], last: int | None, follow: bool, as_json: bool) -> bool:
+        if as_json:
+            raise click.UsageError("--json: the cluster has the logs of this run, as text alone")
+        self._seen = self.kubectl.view()
+        pods = [pod for task, pod in sorted(self._seen.newest.items()) if task in tasks and pod.has_output]
+        options = [*(["--prefix"] if len(pods) > 1 else []), *(["-f"] if follow else [])]
+        options += [] if last is None else [f"--tail={last}"]
+        try:
+            for pod in pods:
+                self._shown[pod.uid] = shown = self.kubectl.show(pod.name, *options)
+                if not follow:  # one after the other
+                    shown.wait()
+            for shown in self._shown.values():
+                shown.wait()
+        finally:
+            for shown in self._shown.values():
+                shown.kill()
+        return bool(pods)
+
+    def remove(self) -> str:
+        self.kubectl.delete()
+        return f"run {self.kubectl.name} is removed from the cluster{self.what_stays}"
+
+
+def lay_over(report: dict[str, Any], leaders: Mapping[str, Any]) -> None:
+    """Take over from the leader's report what nothing is known of here; it is another machine's word."""
+    rows = leaders.get("tasks")
+    sound = [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+    by_name = {str(each.get("task")): each for each in sound}
+    for known in (report, *report["tasks"]):
+        more = leaders if known is report else by_name.get(known["task"], {})
+        known |= {name: more[name] for name in known.keys() & more.keys() if not known[name]}
 
 
 def launch(options: LaunchOptions) -> int:
@@ -166,91 +220,53 @@ def launch(options: LaunchOptions) -> int:
     """
     signals = SignalInbox()
     directory = chosen_directory(options, None)
-    name: str | None = None
+    earlier: PodsOfRun | None = None
     if directory is not None and options.resume is not None:
-        if (place := read_place(RunFiles(directory))) is None:
+        where = where_of(RunFiles(directory))
+        if where.engine is not On.KUBERNETES or where.job is None:
             raise SpecError(f"--resume: the run in {directory} was not on Kubernetes; leave away --on")
-        name = place.name
-    run = gather(options, os.environ, name)
+        earlier = PodsOfRun(RunFiles(directory), where.job)
+    run = gather(options, os.environ, earlier.kubectl.name if earlier else None)
     objects = manifests(run)
-    kubectl = Kubectl(place_of(run))
     runs_dir, run_id = runs_directory(options), f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
     with locked_run_directory(directory or runs_dir / run_id, options.resume is not None) as files:
         if options.run_dir is not None:
             register_run(files, runs_dir, run_id)
-        console = RunConsole(Outlet(1), Outlet(2))
-        journal = Journal(files, _record(run, files), console.say)
-        if options.resume is not None and kubectl.view().state is not None:
+        if earlier is not None and earlier.kubectl.view().state is not None:
             raise SpecError(f"run {run.name} is still in the cluster; stop it with `dtrain stop {run.name}`")
-        if options.resume is not None and (others := other_settings(files, run.spec, options.foreign)):
-            console.say(f"goes on with other settings: {others}")
-        write_record(files.where, kubectl.place)
+        if earlier is not None and (others := other_settings(files, run.spec, options.foreign)):
+            say(f"goes on with other settings: {others}")
+        write_record(files.where, WhereRecord(On.KUBERNETES, job=run.owner))
         files.keep_spec()
         write_record(files.spec, run.spec)
-        journal.save()
+        addresses, started = run.addresses, now_text()
+        tasks = [TaskRecord(str(task), address=addresses.address(task)) for task in run.tasks]
+        write_record(files.run, RunRecord(files.directory.name, run.spec.name, started=started, tasks=tasks))
+        there = PodsOfRun(files, run.owner)
+        there.last_tasks_s = LAST_TASKS_S
+        there.awaited = {task for task in run.tasks if not may_be_lost(run, task.role)}
         try:
-            kubectl.apply(objects)
-        except RunError:
-            journal.end(RunState.FAILED, 1, None)
-            journal.save()
+            there.kubectl.apply(objects)
+        except RunError as refused:
+            there.note(
+                View(RunState.FAILED, 1, failure=FailureRecord("", str(refused), FailureKind.LAUNCHER))
+            )
             raise
         files.kept_spec.unlink(missing_ok=True)  # the cluster tells of no steps
-        console.say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")
+        say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")
         if options.detach:
-            ending = Ending(None, 0)
-        else:
-            follower = RunFollower(run, kubectl, signals, journal, console)
-            ending = follower.run()
-            if ending.remove:
-                console.say("removing the run there: the leader saves, and all tasks end in order")
-                kubectl.delete(kubectl.place.stop_s + ANSWER_S)
-            follower.close(DRAIN_S if ending.state else 0.0)
-            if ending.state == RunState.FAILED and not ending.remove:
-                kubectl.suspend()
-        _report(options, kubectl, journal, console, ending)
-        return ending.exit_code
+            there.leave()
+        end, code = (None, 0) if options.detach else follow(there, signals)
+        _finish(options, there, end)
+        return code
 
 
-def _report(
-    options: LaunchOptions, kubectl: Kubectl, journal: Journal, console: RunConsole, ending: Ending
-) -> None:
-    state, run_id = ending.state, journal.record.run
-    last_word = f"run {run_id} goes on in the cluster; look at it with `dtrain status {run_id}` and "
-    last_word += f"`dtrain logs -f {run_id}`, end it with `dtrain stop {run_id}`"
-    failure = _failure(kubectl, ending) if state == RunState.FAILED else None
-    if state is not None:
-        why = f": {ending.message}" if ending.message else ""
-        last_word = f"run {run_id} has {state}{why}{kubectl.place.what_stays}"
-        journal.end(state, ending.exit_code, failure)
-        journal.save()
-    report = msgspec.json.encode(read_report(journal.files.directory)).decode() if options.json else None
-    way_on = f"resume with  {options.line_to_resume(run_id)}" if state == RunState.STOPPED else None
-    console.finish(failure, last_word, report, way_on)
-
-
-def _record(run: KubernetesRun, files: RunFiles) -> RunRecord:
-    addresses = run.addresses
-    return RunRecord(
-        files.directory.name,
-        run.spec.name,
-        started=now_text(),
-        launcher_pid=os.getpid(),
-        launcher_started=started_s(os.getpid()),
-        host=socket.gethostname(),
-        tasks=[TaskRecord(str(task), address=addresses.address(task)) for task in run.tasks],
-    )
-
-
-def _failure(kubectl: Kubectl, ending: Ending) -> FailureRecord:
-    pod = ending.failed
-    if pod is None:
-        return FailureRecord("", ending.message or "the run has failed", FailureKind.EXIT)
-    how = f" ({pod.message})" if pod.message else ""
-    return FailureRecord(
-        str(pod.task),
-        f"pod {pod.name} ended with exit code {pod.exit_code}{how}",
-        FailureKind.EXIT,
-        time=now_text(),
-        exit_code=pod.exit_code,
-        last_lines=kubectl.last_lines(pod.name, LAST_LINES),
-    )
+def _finish(options: LaunchOptions, run: PodsOfRun, end: View | None) -> None:
+    """Print the last words of a launch; None: its run goes on."""
+    run_id, last_word, way_on = run.files.directory.name, None, None
+    if end is not None:
+        why = f": {end.message}" if end.message else ""
+        last_word = f"run {run_id} has {end.state}{why}{run.what_stays}"
+        way_on = f"resume with  {options.line_to_resume(run_id)}" if end.state == RunState.STOPPED else None
+    report = msgspec.json.encode(read_report(run.files.directory)).decode() if options.json else None
+    RunConsole(Outlet(1), Outlet(2)).finish(end.failure if end else None, last_word, report, way_on)

@@ -26,6 +26,7 @@ from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
 from dtrain_cli.plan.run_plan import Workload
+from dtrain_cli.targets.kubernetes.kubectl import Kubectl
 from dtrain_cli.targets.kubernetes.manifests import (
     BESIDE,
     KEPT_S,
@@ -38,7 +39,7 @@ from dtrain_cli.targets.kubernetes.manifests import (
     training_runtime,
     yaml_text,
 )
-from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name, place_of
+from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name
 
 
 def plan(options: LaunchOptions) -> int:
@@ -87,12 +88,11 @@ def about(run: KubernetesRun) -> Iterator[str]:
         yield "  cluster by kubernetes.secret"
     if run.foreign and run.spec.cluster.count(Role.PS) and not run.jobset:
         yield f"  the Job {run.job_name(Role.PS)} never ends by itself: delete it when the leader has ended"
-    place = place_of(run)
-    kubectl, done = " ".join(place.kubectl), "Completed" if run.jobset else "Complete"
+    kubectl, done = " ".join(Kubectl(run.spec, run.owner).command), "Completed" if run.jobset else "Complete"
     yield "start it:     kubectl apply -f FILE"
     yield f"follow it:    {kubectl} logs -f --pod-running-timeout=10m job/{run.job_name(run.leader)}"
-    yield f"wait for it:  {kubectl} wait --for=condition={done} --timeout=-1s {place.owner}"
-    kinds = f"{place.owner.partition('/')[0]},{BESIDE}"
+    yield f"wait for it:  {kubectl} wait --for=condition={done} --timeout=-1s {run.owner}"
+    kinds = f"{run.owner.partition('/')[0]},{BESIDE}"
     yield f"take it away: {kubectl} delete {kinds} -l {RUN_LABEL}={run.name}"
     yield "              (the claim stays, and with it the checkpoints)"
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import msgspec
 
 from dtrain.cluster import Role, TaskId
+from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain
 from dtrain.runs.states import RunState, TaskState
 from dtrain_cli.targets.kubernetes import manifests
 from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL, RUN_LABEL
-from dtrain_cli.targets.kubernetes.run import KubernetesPlace
+from dtrain_cli.targets.kubernetes.run import RUNS, leader_of, stop_s
 
 INDEX_NOTE = "batch.kubernetes.io/job-completion-index"
 NOTICED = 143
@@ -178,35 +180,56 @@ _LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
 
 
 class Kubectl:
-    """One run, as kubectl reaches it; a `RunError` says that kubectl is not there, or how it has failed."""
+    """One run, as kubectl reaches it; a `RunError` says that kubectl is not there, or how it has failed.
 
-    def __init__(self, place: KubernetesPlace) -> None:
-        self.place = place
-        self._label = f"{RUN_LABEL}={place.name}"
+    Attributes:
+        owner: the object with which all others go, such as ``job/NAME``.
+        command: the beginning of a command line that reaches the run.
+    """
+
+    def __init__(self, spec: RunSpec, owner: str) -> None:
+        wishes = spec.kubernetes
+        self.spec = spec
+        self.owner = owner
+        self.leader = leader_of(spec)
+        kind, _, name = owner.partition("/")
+        self.kind = "jobs.batch" if kind == "job" else "jobsets.jobset.x-k8s.io"
+        self.name = name.removesuffix(f"-{self.leader.role}") if kind == "job" else name
+        context = ["--context", wishes.context] if wishes.context else []
+        self.command = ["kubectl", *context, *(["-n", wishes.namespace] if wishes.namespace else [])]
+        self._label = f"{RUN_LABEL}={self.name}"
+
+    @property
+    def what_stays(self) -> str:
+        """The end of a sentence: the disk that is left when the run's objects are gone, and its removal."""
+        if self.spec.kubernetes.volume.claim is not None:  # the user's own
+            return ""
+        line = shlex.join([*self.command, "delete", "pvc", self.name])
+        return f"; its disk stays with the checkpoints, until you give: {line}"
 
     def apply(self, objects: Sequence[dict[str, Any]]) -> None:
-        """Create the objects of a run, or leave nothing but its disk; all others go with the place's `owner`.
+        """Create the objects of a run, or leave nothing but its disk; all others go with the `owner`.
 
         Their text goes through a pipe, for it holds secrets.
         """
         try:
             self._run(["apply", "-f", "-"], manifests.json_text(objects))
-            uid = self._run(["get", self.place.owner, "-o", "jsonpath={.metadata.uid}"])
-            owned = manifests.owned(objects, self.place.owner, uid)
+            uid = self._run(["get", self.owner, "-o", "jsonpath={.metadata.uid}"])
+            owned = manifests.owned(objects, self.owner, uid)
             self._run(["apply", "-f", "-"], manifests.json_text(owned))
         except RunError as refused:
             left = "nothing of the run is left but its disk"
             try:
-                self.delete(ANSWER_S)
+                self.delete()
             except RunError as error:
                 left = f"what is there of it could not be removed: {error}"
             raise RunError(f"{refused}; {left}") from None
 
     def view(self) -> RunView:
-        kinds = "pods,jobs.batch" + (",jobsets.jobset.x-k8s.io" if self.place.jobset else "")
+        kinds = ",".join(dict.fromkeys(("pods", "jobs.batch", self.kind)))
         answer = self._run(["get", kinds, "-l", self._label, "-o", "json"])
         try:
-            return view_of(json.loads(answer)["items"], self.place.leading)
+            return view_of(json.loads(answer)["items"], self.leader)
         except _ODD:
             raise RunError("kubectl get: expected objects in JSON, found something else") from None
 
@@ -215,14 +238,14 @@ class Kubectl:
         words = ["get", "events", "--field-selector", "type=Warning,reason=FailedCreate", "-o", "json"]
         try:
             events = json.loads(self._run(words))["items"]
-            own = [each for each in events if each["involvedObject"]["name"].startswith(self.place.name)]
+            own = [each for each in events if each["involvedObject"]["name"].startswith(self.name)]
             return _text(own[-1]) if own else None
         except (RunError, *_ODD):
             return None
 
     def show(self, pod: str, *options: str) -> subprocess.Popen[bytes]:
         """Print the output of a pod as `kubectl logs` does, until the returned process ends or is killed."""
-        command = [*self.place.kubectl, "logs", pod, "-c", CONTAINER, *options]
+        command = [*self.command, "logs", pod, "-c", CONTAINER, *options]
         # It has a process group of its own, so that Ctrl-C reaches the launcher alone.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
 
@@ -234,32 +257,33 @@ class Kubectl:
 
     def report(self, pod: str) -> dict[str, Any]:
         """Return what `dtrain status --json` prints in the leader's pod; nothing where it prints nothing."""
-        words = ["exec", pod, "-c", CONTAINER, "--", "dtrain", "status", "--json", str(self.place.directory)]
+        directory = f"{RUNS}/{self.name}" + ("" if self.leader.role is Role.CHIEF else "/worker-0")
+        words = ["exec", pod, "-c", CONTAINER, "--", "dtrain", "status", "--json", directory]
         try:
-            found = json.loads(self._run(words)) if self.place.directory else None
+            found = json.loads(self._run(words))
         except (RunError, ValueError, RecursionError):
             return {}
         return found if isinstance(found, dict) else {}
 
     def suspend(self) -> None:
         """End the pods that still run and keep those that have ended, with their output."""
-        if not self.place.jobset:  # a JobSet has ended its pods itself
+        if self.kind == "jobs.batch":  # a JobSet has ended its pods itself
             for job in self._run(["get", "jobs.batch", "-l", self._label, "-o", "name"]).split():
                 self._run(["patch", job, "--type=merge", "-p", '{"spec":{"suspend":true}}'])
 
-    def delete(self, wait_s: float) -> None:
+    def delete(self) -> None:
         """Stop all tasks in order and remove every object of the run but its disk.
 
         The names of the pods stay known until the last of them has ended.
         """
-        kind = "jobsets.jobset.x-k8s.io" if self.place.jobset else "jobs.batch"
+        wait_s = stop_s(self.spec) + ANSWER_S
         which = ["-l", self._label, "--ignore-not-found"]  # what has an owner goes while others are deleted
         wait = ["--cascade=foreground", f"--timeout={wait_s:.0f}s"]
-        self._run(["delete", kind, *which, *wait], within_s=wait_s + ANSWER_S)
+        self._run(["delete", self.kind, *which, *wait], within_s=wait_s + ANSWER_S)
         self._run(["delete", manifests.BESIDE, *which, "--wait=false"])
 
     def _run(self, words: Sequence[str], text: str = "", within_s: float = ANSWER_S) -> str:
-        command = [*self.place.kubectl, *words]
+        command = [*self.command, *words]
         try:
             done = subprocess.run(
                 command, input=text.encode(), capture_output=True, timeout=within_s, process_group=0

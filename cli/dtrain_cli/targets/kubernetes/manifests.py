@@ -18,15 +18,14 @@ from dtrain.config.choices import RestartPolicy, Success
 from dtrain.errors import SpecError
 from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.targets.kubernetes.run import (
-    FAREWELL_S,
     FILE,
     FOLDER,
     PORT,
     RUNS,
     TLS_FOLDER,
     KubernetesRun,
-    grace_s,
     options_of,
+    stop_s,
     task_spec,
     text_of,
     wait_of,
@@ -248,7 +247,7 @@ def pod_template(run: KubernetesRun, role: Role) -> dict[str, Any]:
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
         "subdomain": run.name,
-        "terminationGracePeriodSeconds": math.ceil(grace_s(run.spec.wait)) + FAREWELL_S,
+        "terminationGracePeriodSeconds": stop_s(run.spec),
         "enableServiceLinks": False,
         "automountServiceAccountToken": False,
         "securityContext": user,

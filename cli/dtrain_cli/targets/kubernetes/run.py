@@ -4,8 +4,8 @@ The files of a program are in a ConfigMap, whose keys know no folders.
 """
 
 import json
+import math
 import re
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,11 +15,9 @@ import msgspec
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import Problem, RunSpec, WaitSection
 from dtrain.config.choices import On, TlsMode
-from dtrain.errors import RunError, SpecError
+from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
-from dtrain.runs.files import RunFiles
-from dtrain.runs.json_file import read_record
-from dtrain_cli.plan.run_plan import START_ORDER
+from dtrain_cli.plan.run_plan import START_ORDER, tasks_of
 
 
 def problems(spec: RunSpec) -> Iterator[Problem]:
@@ -149,11 +147,16 @@ class KubernetesRun:
 
     @property
     def tasks(self) -> list[TaskId]:
-        return [TaskId(role, index) for role in self.roles for index in range(self.spec.cluster.count(role))]
+        return tasks_of(self.spec.cluster)
 
     @property
     def leader(self) -> Role:
-        return Role.CHIEF if Role.CHIEF in self.roles else Role.WORKER
+        return leader_of(self.spec).role
+
+    @property
+    def owner(self) -> str:
+        """The object with which all others go."""
+        return f"jobset/{self.name}" if self.jobset else f"job/{self.job_name(self.leader)}"
 
     @property
     def volume_name(self) -> str:
@@ -192,70 +195,8 @@ def object_name(name: str, suffix: str) -> str:
     return f"{plain}-{suffix}"
 
 
-class KubernetesPlace(msgspec.Struct, frozen=True):
-    """The facts of a run that a later command needs.
-
-    Attributes:
-        engine: that owns the tasks. Records of other engines lie in the same file and have other fields.
-        context: of kubectl, as `namespace`; None: its current one.
-        owner: the object with which all others go, such as ``job/NAME``.
-        directory: the run directory in the leader's pod; None for a foreign command.
-        stop_s: how long its tasks may take to stop.
-        claim: its disk, if it was made for the run: nothing but a user removes it.
-    """
-
-    engine: On
-    name: str = ""
-    context: str | None = None
-    namespace: str | None = None
-    jobset: bool = False
-    owner: str = ""
-    leader: str = ""
-    directory: str | None = None
-    stop_s: float = 0.0
-    claim: str | None = None
-
-    @property
-    def leading(self) -> TaskId:
-        return TaskId.parse(self.leader)
-
-    @property
-    def kubectl(self) -> list[str]:
-        """The beginning of a command line that reaches the run."""
-        context = ["--context", self.context] if self.context else []
-        return ["kubectl", *context, *(["-n", self.namespace] if self.namespace else [])]
-
-    @property
-    def what_stays(self) -> str:
-        """The end of a sentence: the disk that is left when the run's objects are gone, and its removal."""
-        line = shlex.join([*self.kubectl, "delete", "pvc", self.claim or ""])
-        return f"; its disk stays with the checkpoints, until you give: {line}" if self.claim else ""
-
-
-def place_of(run: KubernetesRun) -> KubernetesPlace:
-    kubernetes = run.spec.kubernetes
-    directory = run.run_directory if run.leader is Role.CHIEF else f"{run.run_directory}/{run.leader}-0"
-    return KubernetesPlace(
-        On.KUBERNETES,
-        run.name,
-        kubernetes.context,
-        kubernetes.namespace,
-        run.jobset,
-        f"jobset/{run.name}" if run.jobset else f"job/{run.job_name(run.leader)}",
-        str(TaskId(run.leader, 0)),
-        None if run.foreign else directory,
-        grace_s(run.spec.wait) + FAREWELL_S,
-        None if kubernetes.volume.claim else run.volume_name,
-    )
-
-
-def read_place(files: RunFiles) -> KubernetesPlace | None:
-    """Return where a run is on Kubernetes, None for other runs; raise a `RunError` for a damaged record."""
-    try:
-        found = read_record(files.where, KubernetesPlace)
-    except OSError as error:
-        raise RunError(f"{files.where} cannot be read: {error.strerror}") from None
-    return found if found is not None and found.engine is On.KUBERNETES else None
+def leader_of(spec: RunSpec) -> TaskId:
+    return TaskId(Role.CHIEF if spec.cluster.count(Role.CHIEF) else Role.WORKER, 0)
 
 
 FILE = "spec.json"
@@ -315,3 +256,8 @@ def wait_of(spec: RunSpec) -> dict[str, float]:
 
 def grace_s(wait: WaitSection) -> float:
     return wait.grace(launched=False)
+
+
+def stop_s(spec: RunSpec) -> int:
+    """Return how long the tasks may take to stop; then they are killed."""
+    return math.ceil(grace_s(spec.wait)) + FAREWELL_S
