@@ -164,6 +164,58 @@ def test_a_run_on_a_node_is_seen_and_stopped_from_the_login_node(user, slurm):
     nothing_is_left(slurm)
 
 
+def test_a_job_that_waits_is_a_run_that_status_and_stop_know(user, slurm):
+    other = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-o/dev/null", "--wrap=sleep 1000")
+    slurm.await_state(other.stdout.strip(), "RUNNING")
+    submitted = user.launch("--detach", "30")
+    assert submitted.end() == 0, submitted.err
+    job = submitted.out.strip()
+    slurm.await_state(job, "PENDING")
+    status = user.start("status")
+    assert status.end() == 0, status.err
+    assert re.search(rf"pending .* job {job} is PENDING \(\w+\)", status.out), status.out
+    assert slurm.run("squeue", "-h", "-o", "%j", "-j", job).stdout.strip() == "paced"
+    assert user.start("stop").end() == 0
+    assert slurm.job(job)["JobState"] == "CANCELLED"
+    assert user.start("status").end() == 4
+
+
+@thorough
+def test_a_run_whose_first_node_is_lost_goes_on_when_its_job_does(user, slurm):
+    submitted = user.launch("--detach", "--set", "checkpoint.every_s=1", "100000")
+    assert submitted.end() == 0, submitted.err
+    job = submitted.out.strip()
+    wait_until(lambda: list(user.folder.rglob("checkpoints/ckpt-[1-9]*")), "a checkpoint")
+    slurm.rig.kill("h1")
+    slurm.run("scontrol", "update", "NodeName=h1", "State=DOWN", "Reason=lost")
+    slurm.await_state(job, "PENDING")
+    status = user.start("status")
+    assert status.end() == 0, status.err
+    assert f"job {job} is PENDING" in status.out
+    slurm.start_now(job)
+    output = lambda: user.output("out") + user.output("err")  # noqa: E731
+    resumed = wait_until(lambda: re.search(r"goes on from step (\d+)", output()), "the resume")
+    assert int(resumed[1]) > 0
+    assert user.start("stop").end() == 0
+    slurm.rig.revive("h1")
+    slurm.start_node("h1")
+    slurm.run("scontrol", "update", "NodeName=h1", "State=RESUME")
+    nothing_is_left(slurm)
+
+
+@thorough
+def test_twenty_trials_are_an_array(user, slurm):
+    plan = user.start("plan", "--on", "slurm", *CLUSTER, "paced.py", "3")
+    assert plan.end() == 0, plan.err
+    (user.folder / "job.sh").write_text(plan.out)
+    (user.folder / "state" / "dtrain" / "slurm").mkdir(parents=True)
+    slurm.run("sbatch", "--array=0-19", str(user.folder / "job.sh"))
+    wait_until(lambda: not slurm.run("squeue", "-h").stdout, "the jobs to end", within_s=300)
+    records = [json.loads(path.read_text()) for path in user.runs()]
+    assert [record["state"] for record in records] == ["succeeded"] * 20
+    nothing_is_left(slurm)
+
+
 @thorough
 def test_a_job_that_fails_gives_its_exit_code_and_its_box(user):
     (user.folder / "bad.py").write_text("import dtrain as dt\ndt.get_strategy()\nraise SystemExit(7)\n")

@@ -63,36 +63,34 @@ class JobOfRun(RunElsewhere):
         """Return what a report says of the run; None of a job that Slurm has forgotten."""
         self._unknown = 0 if report else self._unknown + 1
         if report is None:
+            forgotten = self._unknown >= UNKNOWN_MAX or not self._output
             sentence = f"Slurm knows no {self.name} any more"
-            code = 1 if self._unknown >= UNKNOWN_MAX or not self._output else None
-            return View(
-                RunState.FAILED if code else RunState.STARTING, code, sentence, [sentence] if code else ()
-            )
-        sentence = f"{self.name} is {report.state}"
-        code = report.exit_code if report.over else None
-        if report.over:
-            sentence += f", exit code {code}" if code else ""
-        elif report.state in WAITING and report.reason not in ("None", ""):
+            return self._failed(1, sentence, sentence) if forgotten else View(RunState.STARTING)
+        sentence, code = f"{self.name} is {report.state}", report.exit_code if report.over else None
+        if report.state in WAITING and report.reason not in ("None", ""):
             sentence += f" ({report.reason})"
+        sentence += f", exit code {code}" if code else ""
         if report.restarts:
             sentence += ", requeued " + ("once" if report.restarts == 1 else f"{report.restarts} times")
-        ends = {None: RunState.STARTING, 0: RunState.SUCCEEDED, 128 + signal.SIGTERM: RunState.STOPPED}
-        state = RunState.PENDING if report.state in WAITING else ends.get(code, RunState.FAILED)
         more = f"; it may begin at {report.begins}" if report.begins else ""
-        failure = None
-        if state is RunState.FAILED:
-            said = f"{sentence}, and has started no run; its words are in {report.err}"
-            failure = FailureRecord(self.name, said, FailureKind.LAUNCHER, now_text(), exit_code=code)
-        return View(state, code, sentence + more, [sentence], (), failure)
+        ends = {None: RunState.STARTING, 0: RunState.SUCCEEDED, 128 + signal.SIGTERM: RunState.STOPPED}
+        if report.state not in WAITING and code not in ends:
+            return self._failed(code, sentence, f"{sentence}; its words are in {report.err}")
+        state = RunState.PENDING if report.state in WAITING else ends[code]
+        return View(state, code, sentence + more, [sentence])
+
+    def _failed(self, code: int | None, sentence: str, message: str) -> View:
+        failure = FailureRecord(self.name, message, FailureKind.LAUNCHER, now_text(), exit_code=code)
+        return View(RunState.FAILED, code, message, [sentence], (), failure)
 
     def show(self) -> bool:
-        copied = False
+        shown = []
         for tail, outlet in self._output:
             outlet.flush()
-            if not outlet.clogged and (lines := tail.read(self._ended)):
-                outlet.write("".join(f"{line}\n" for line in lines))
-                copied = True
-        return copied
+            lines = [] if outlet.clogged else tail.read(self._ended)
+            shown += lines
+            outlet.write("".join(f"{line}\n" for line in lines))
+        return bool(shown)
 
     def close(self, end: View | None) -> None:
         self._ended = end is not None

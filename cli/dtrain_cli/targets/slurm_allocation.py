@@ -6,17 +6,17 @@ first one that ends.
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
 from dtrain.cluster.hosts import HOSTS_MAX, PARTS_MAX, expand_hosts
-from dtrain.config import ROLES, ClusterSection, Host
+from dtrain.config import ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.errors import SpecError
 from dtrain.process.ranks import number_of
+from dtrain_cli.placement import place
 from dtrain_cli.targets.ssh import AgentOpener
 
 JOB = "SLURM_JOB_ID"
@@ -67,19 +67,19 @@ class Allocation(msgspec.Struct, frozen=True):
         """
         if len(self.nodes) == 1 or isinstance(wishes, str) or not isinstance(cluster.worker, int):
             return wishes
-        first = [host for host in hosts if host.host in self.nodes[0] and not host.spare]
-        others = [host for host in hosts if host.host not in self.nodes[0] and not host.spare]
-        servers = sum(map(cluster.count, ROLES)) - cluster.worker
-        for_workers = tuple(islice(_slots(others, cluster.worker), cluster.worker))
-        room = sum(1 for _ in islice(_slots(first, servers), servers))
-        if not first or not others or room < servers or len(for_workers) < cluster.worker:
+        names = [
+            [host.host for host in hosts if (host.host in self.nodes[0]) is own and not host.spare]
+            for own in (True, False)
+        ]
+        first, others = map(tuple, names)
+        if not first or not others:
             return wishes
-        names = tuple(host.host for host in first)
-        return {"chief": names[0], "ps": names, "worker": for_workers, **wishes}
-
-
-def _slots(hosts: Sequence[Host], turns: int) -> Iterator[str]:
-    return (each.host for turn in range(turns) for each in hosts if each.slots is None or turn < each.slots)
+        placed: Places = {"chief": first[0], "ps": first, "worker": others, **wishes}
+        try:
+            place(cluster, hosts, placed)
+        except SpecError:
+            return wishes
+        return placed
 
 
 def read_allocation(environment: Mapping[str, str]) -> Allocation | None:

@@ -347,9 +347,7 @@ def test_what_a_job_that_has_started_no_run_waits_for_is_said(report, state, mes
 def test_a_job_that_fails_before_its_run_names_the_file_of_its_words():
     view = followed().view_of(job("FAILED", code="127:0"))
     assert view.state == "failed"
-    assert view.failure.message.endswith(
-        "exit code 127, and has started no run; its words are in /x=y/slurm-%j.err"
-    )
+    assert view.failure.message.endswith("exit code 127; its words are in /x=y/slurm-%j.err")
 
 
 def test_a_job_that_slurm_has_forgotten_is_over():

@@ -66,7 +66,7 @@ def test_a_job_that_ends_before_its_run_began_has_failed_and_status_says_so(wait
     slurms["17"] = JobReport("FAILED", "NonZeroExitCode", 127, 0, None, "/x.err")
     code, out, _ = command("status")
     assert code == 1
-    assert "exit code 127, and has started no run; its words are in /x.err" in " ".join(out.split())
+    assert "exit code 127; its words are in /x.err" in " ".join(out.split())
 
 
 def test_its_folder_is_its_job_s_alone(waiting, tmp_path):

@@ -7,11 +7,10 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from dtrain.cluster import ClusterSpec, Role, TaskId
+from dtrain.cluster import ClusterSpec, Role
 from dtrain.cluster.spec import LeafNames, joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import TlsMode
@@ -25,7 +24,7 @@ from dtrain_cli.code import check_texts, code_files, may_leave, password_problem
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
-from dtrain_cli.plan.run_plan import Workload
+from dtrain_cli.plan.run_plan import Workload, tasks_of
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl
 from dtrain_cli.targets.kubernetes.manifests import (
     BESIDE,
@@ -33,11 +32,10 @@ from dtrain_cli.targets.kubernetes.manifests import (
     NAME_OF_JOB,
     RUN_LABEL,
     TRAINER_API,
-    json_text,
     manifests,
+    objects_text,
     reads_disk,
     training_runtime,
-    yaml_text,
 )
 from dtrain_cli.targets.kubernetes.run import PORT, SUFFIX_LENGTH, Code, KubernetesRun, object_name
 
@@ -46,7 +44,7 @@ def plan(options: LaunchOptions) -> int:
     """Print the manifests of a run and its plan; nothing is sent anywhere."""
     run = gather(options, os.environ)
     objects = manifests(run)
-    click.echo(json_text(objects) if options.json else yaml_text(objects), nl=False)
+    click.echo(objects_text(objects, options.json), nl=False)
     for line in about(run):
         click.echo(line, err=True)
     return 0
@@ -55,13 +53,9 @@ def plan(options: LaunchOptions) -> int:
 def plan_runtime(options: LaunchOptions) -> int:
     """Print the runtime of which Kubeflow Trainer makes runs like this one, and how one is started."""
     run = gather(options, os.environ, NAME_OF_JOB)
-    text = json_text if options.json else yaml_text
-    click.echo(text([training_runtime(run)]), nl=False)
-    job: dict[str, Any] = {"apiVersion": TRAINER_API, "kind": "TrainJob"}
-    job |= {
-        "metadata": {"generateName": f"{run.spec.name}-"},
-        "spec": {"runtimeRef": {"name": run.spec.name}},
-    }
+    click.echo(objects_text([training_runtime(run)], options.json), nl=False)
+    metadata, spec = {"generateName": f"{run.spec.name}-"}, {"runtimeRef": {"name": run.spec.name}}
+    job = {"apiVersion": TRAINER_API, "kind": "TrainJob", "metadata": metadata, "spec": spec}
     click.echo(f"each run is a TrainJob, by kubectl create -f FILE: {json.dumps(job)}", err=True)
     return 0
 
@@ -186,7 +180,7 @@ def _read(path: Path) -> bytes:
 def _certificates(spec: RunSpec, addresses: ClusterSpec) -> dict[str, TlsMaterial]:
     """Return a certificate for each task: those of the user's files, or of an authority that ends with us."""
     security = spec.security
-    tasks = [*addresses.tasks(), *(TaskId(Role.EVALUATOR, i) for i in range(spec.cluster.count("evaluator")))]
+    tasks = tasks_of(spec.cluster)
     if security.ca_file is not None and security.tls != TlsMode.OFF:
         found = {}
         for task in tasks:

@@ -35,12 +35,8 @@ _REMEDIES = {
     ),
 }
 """Remedies, by the reason for which a pod waits or was lost."""
-_PHASES = {
-    "Pending": TaskState.PENDING,
-    "Running": TaskState.RUNNING,
-    "Succeeded": TaskState.SUCCEEDED,
-    "Failed": TaskState.FAILED,
-}
+_PHASES = ("Pending", "Running", "Succeeded", "Failed")
+"""Those that are states of a task too."""
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -152,7 +148,8 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
         (each.get("state", {}) for each in containers if each["name"] == CONTAINER), {}
     )
     exit_code = now.get("terminated", {}).get("exitCode")
-    state = _PHASES.get(status.get("phase", ""), TaskState.PENDING)
+    phase = status.get("phase")
+    state = TaskState(phase.lower()) if phase in _PHASES else TaskState.PENDING
     if state == TaskState.FAILED and exit_code == NOTICED:
         state = TaskState.STOPPED
     elif state == TaskState.RUNNING and "deletionTimestamp" in metadata:

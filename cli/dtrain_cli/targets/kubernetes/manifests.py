@@ -121,6 +121,10 @@ def _claim(run: KubernetesRun) -> dict[str, Any]:
     return _object(run, "PersistentVolumeClaim", spec=spec)
 
 
+def objects_text(objects: Iterable[dict[str, Any]], as_json: bool) -> str:
+    return json_text(objects) if as_json else yaml_text(objects)
+
+
 def yaml_text(objects: Iterable[dict[str, Any]]) -> str:
     """Return objects as YAML documents; texts of several lines stand as they are, to be read."""
     from ruamel.yaml import YAML
