@@ -188,7 +188,8 @@ def test_a_run_whose_first_node_is_lost_goes_on_when_its_job_does(user, slurm):
     wait_until(lambda: list(user.folder.rglob("checkpoints/ckpt-[1-9]*")), "a checkpoint")
     slurm.rig.kill("h1")
     slurm.run("scontrol", "update", "NodeName=h1", "State=DOWN", "Reason=lost")
-    slurm.await_state(job, "PENDING")
+    waits = lambda: slurm.job(job)["JobState"] == "PENDING"  # noqa: E731
+    wait_until(waits, "the job to be requeued: Slurm asks the lost node first", within_s=200)
     status = user.start("status")
     assert status.end() == 0, status.err
     assert f"job {job} is PENDING" in status.out

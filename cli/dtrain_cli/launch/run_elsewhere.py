@@ -34,7 +34,7 @@ _SOON_S = 60.0
 
 
 class View(msgspec.Struct, frozen=True):
-    """What an engine says of a run.
+    """A run at one moment, in the words of its engine.
 
     Attributes:
         exit_code: of a run that is over; None: it goes on.
@@ -103,12 +103,14 @@ class RunElsewhere(ABC):
         if not (stale or owned) or time.monotonic() < self._look_s:
             return report
         self._look_s = time.monotonic() + _LOOK_EVERY_S[0]
+        view = None
         try:
-            self.note(self.look())
+            self.note(view := self.look())
         except RunError:
             if not stale:
                 raise
-        return read_report(self.files.directory, meter)
+        report = read_report(self.files.directory, meter)
+        return {**report, "stalled": view.message} if view and report["state"] == RunState.STALE else report
 
     def stop(self, wait_s: float) -> bool:
         """Stop the run in order, and wait; return whether it has ended."""

@@ -1,11 +1,9 @@
 """Jobs of Slurm: the script of one, Slurm's own commands, each with a deadline, and what they report."""
 
-import os
 import re
 import shlex
 import signal
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +16,7 @@ from dtrain.config import RunSpec, read_hosts
 from dtrain.errors import RunError, SpecError
 from dtrain.process.plain_text import plain, plain_line
 from dtrain_cli.placement import hosts_of_addresses, place
+from dtrain_cli.targets.engine_command import answer_of
 from dtrain_cli.targets.slurm_allocation import Allocation
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][A-Za-z:/_]*)=(\S*)")
@@ -77,7 +76,6 @@ def read_node_addresses(text: str) -> dict[str, str]:
     return {each["NodeName"]: each["NodeAddr"] for each in shown if each.keys() >= {"NodeName", "NodeAddr"}}
 
 
-_COMMAND_S = 60.0
 _WORDS_MAX = 300
 _NO_JOB = "Invalid job id"
 _JOB = re.compile(r"([0-9]+)(?:;.*)?")
@@ -128,26 +126,7 @@ def node_addresses(nodes: Sequence[str]) -> dict[str, str]:
 
 
 def _answer(*command: str, script: str = "") -> str:
-    """Return what a command of Slurm prints; raise a `RunError` with Slurm's own words if it fails."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command,
-            input=script,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMMAND_S,
-            env=environment,
-        )
-    except FileNotFoundError:
-        raise RunError(f"on: slurm needs Slurm's commands, and there is no {command[0]} here") from None
-    except subprocess.TimeoutExpired:
-        raise RunError(f"{command[0]} has not answered within {_COMMAND_S:g} s") from None
-    if done.returncode != 0:
-        words = " ".join(done.stderr.split())[:_WORDS_MAX] or f"exit code {done.returncode}"
-        raise RunError(f"{command[0]} failed: {words}")
-    return done.stdout
+    return answer_of(command, "`on: slurm` needs Slurm's commands", script)
 
 
 _NEXT_PART = "#SBATCH hetjob\n"

@@ -109,5 +109,5 @@ def test_slurm_tells_the_launcher_of_a_job_to_stop(led_there, monkeypatch, heard
 def test_what_slurm_answers_to_a_stop_is_said(led_there, monkeypatch):
     write_record(led_there.where, WhereRecord(On.SLURM, ["machine-b"], "17"))
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(RunError, match="there is no scancel here"):
+    with pytest.raises(RunError, match="scancel: no such command"):
         run_elsewhere(find_run(str(led_there.directory), led_there.directory.parent)).stop(0.0)

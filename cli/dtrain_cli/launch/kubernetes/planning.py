@@ -167,14 +167,10 @@ def _travels(word: str) -> bool:
 def _read(path: Path) -> bytes:
     """Return a file of the code; a link as the file it leads to, of which a ConfigMap knows nothing."""
     try:
-        if path.stat().st_size > FILE_BYTES_MAX:
-            raise SpecError(
-                f"{path}: a ConfigMap holds less than {FILE_BYTES_MAX} bytes; leave the file out by "
-                "code.exclude, or put the code into the image and say its folder there: kubernetes.code_in"
-            )
         return read_regular(path, FILE_BYTES_MAX)
     except OSError as error:
-        raise SpecError(f"{path}: cannot read the code: {error.strerror}") from None
+        instead = "leave it out by code.exclude, or put the code into the image: kubernetes.code_in"
+        raise SpecError(f"{path}: cannot be read for a ConfigMap: {error.strerror}; {instead}") from None
 
 
 def _certificates(spec: RunSpec, addresses: ClusterSpec) -> dict[str, TlsMaterial]:

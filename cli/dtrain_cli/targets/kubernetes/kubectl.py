@@ -1,7 +1,6 @@
 """The command `kubectl`, and the state of a run by its pods, Jobs and JobSet as that prints them."""
 
 import json
-import re
 import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,8 +11,8 @@ import msgspec
 from dtrain.cluster import Role, TaskId
 from dtrain.config import RunSpec
 from dtrain.errors import RunError, SpecError
-from dtrain.process.plain_text import plain
 from dtrain.runs.states import RunState, TaskState
+from dtrain_cli.targets.engine_command import ANSWER_S, answer_of
 from dtrain_cli.targets.kubernetes import manifests
 from dtrain_cli.targets.kubernetes.manifests import CONTAINER, ROLE_LABEL, RUN_LABEL
 from dtrain_cli.targets.kubernetes.run import RUNS, leader_of, stop_s
@@ -167,13 +166,8 @@ def _pod(found: Mapping[str, Any]) -> PodView | None:
     return msgspec.convert(msgspec.to_builtins(pod), PodView)
 
 
-ANSWER_S = 60.0
-"""The longest wait for an answer of the cluster."""
 _ODD = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 """Errors of reading an answer that is no JSON, or has another form."""
-_SHOWN = 500
-_LOG_LINE = re.compile(r"[EWIF][0-9]{4} ")
-"""A log line of a library, ``E1123 01:06:42.5 ...``: the cause of a failure is in kubectl's own last line."""
 
 
 class Kubectl:
@@ -280,20 +274,5 @@ class Kubectl:
         self._run(["delete", manifests.BESIDE, *which, "--wait=false"])
 
     def _run(self, words: Sequence[str], text: str = "", within_s: float = ANSWER_S) -> str:
-        command = [*self.command, *words]
-        try:
-            done = subprocess.run(
-                command, input=text.encode(), capture_output=True, timeout=within_s, process_group=0
-            )
-        except FileNotFoundError:
-            raise RunError(
-                "kubectl: no such command; install it, or apply what `dtrain plan --on kubernetes` prints "
-                "on a machine that has it"
-            ) from None
-        except subprocess.TimeoutExpired:
-            raise RunError(f"kubectl {words[0]}: no answer of the cluster within {within_s:g} s") from None
-        if done.returncode != 0:
-            lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines()]
-            last = next((line for line in reversed(lines) if line and not _LOG_LINE.match(line)), "")
-            raise RunError(f"kubectl {words[0]}: {plain(last)[:_SHOWN] or f'exit code {done.returncode}'}")
-        return done.stdout.decode(errors="replace")
+        instead = "install it, or apply what `dtrain plan --on kubernetes` prints on a machine that has it"
+        return answer_of([*self.command, *words], instead, text, within_s, words[0])
