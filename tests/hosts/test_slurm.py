@@ -193,14 +193,14 @@ def test_a_run_whose_first_node_is_lost_goes_on_when_its_job_does(user, slurm):
     status = user.start("status")
     assert status.end() == 0, status.err
     assert f"job {job} is PENDING" in status.out
+    slurm.rig.revive("h1")
+    slurm.start_node("h1")
+    slurm.run("scontrol", "update", "NodeName=h1,h2", "State=RESUME", check=False)
     slurm.start_now(job)
     output = lambda: user.output("out") + user.output("err")  # noqa: E731
     resumed = wait_until(lambda: re.search(r"goes on from step (\d+)", output()), "the resume")
     assert int(resumed[1]) > 0
     assert user.start("stop").end() == 0
-    slurm.rig.revive("h1")
-    slurm.start_node("h1")
-    slurm.run("scontrol", "update", "NodeName=h1", "State=RESUME")
     nothing_is_left(slurm)
 
 
