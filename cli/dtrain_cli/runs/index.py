@@ -257,8 +257,9 @@ def locked_run_directory(directory: Path, resume: bool, job: str | None = None) 
     files = RunFiles(directory)
     check_fit(files)
     with files.held(f"{directory} is in use by another launch; give another --run-dir, or stop that run"):
+        known = own_record(directory) if files.run.exists() and not resume else None
         waits = job is not None and where_of(files).job == job
-        if files.run.exists() and not resume and not waits:
+        if known is not None and not (waits and known.launcher_pid is None):
             raise SpecError(
                 f"{directory} already holds a run; resume it with --resume, or give another --run-dir"
             )

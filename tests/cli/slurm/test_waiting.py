@@ -6,10 +6,11 @@ import pytest
 from click.testing import CliRunner
 
 from dtrain.errors import RunError, SpecError
+from dtrain.runs.files import write_record
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.main import cli
-from dtrain_cli.runs.index import locked_run_directory
+from dtrain_cli.runs.index import locked_run_directory, own_record
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.slurm_jobs import JobReport
 
@@ -74,7 +75,11 @@ def test_its_folder_is_its_job_s_alone(waiting, tmp_path):
     assert folder.name.endswith("-p-17")
     with pytest.raises(SpecError, match="already holds a run"), locked_run_directory(folder, False, "18"):
         pass
-    with locked_run_directory(folder, False, "17"):
+    with locked_run_directory(folder, False, "17") as files:
+        record = own_record(folder)
+        record.launcher_pid = 1
+        write_record(files.run, record)
+    with pytest.raises(SpecError, match="already holds a run"), locked_run_directory(folder, False, "17"):
         pass
 
 
