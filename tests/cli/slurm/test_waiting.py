@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from dtrain.errors import RunError, SpecError
-from dtrain.runs.files import write_record
+from dtrain.runs.files import RunFiles, SavedRecord, write_record
 from dtrain_cli.launch import slurm
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.main import cli
@@ -60,6 +60,24 @@ def test_stop_takes_it_out_of_the_queue_and_rm_away(waiting):
     assert command("status")[0] == 4
     _, _, err = command("rm", "--keep", "0")
     assert "1 run removed" in err
+
+
+def test_a_run_that_is_resumed_waits_again_and_keeps_its_name_and_its_last_step(waiting, tmp_path):
+    command, slurms = waiting
+    command("stop")
+    (folder,) = (tmp_path / "runs").iterdir()
+    record = own_record(folder)
+    record.saved = SavedRecord(308, "on h1")
+    write_record(RunFiles(folder).run, record)
+    slurms["17"] = WAITS
+    given = ("--resume=", "p.py")
+    options = LaunchOptions(
+        program=tmp_path / "p.py", sets=("on=slurm",), detach=True, resume="", given=given
+    )
+    assert slurm.launch(options) == 0
+    assert json.loads(command("status", "--json")[1])["state"] == "pending"
+    again = own_record(folder)
+    assert (again.run, again.saved, again.exit_code) == (record.run, record.saved, None)
 
 
 def test_a_job_that_ends_before_its_run_began_has_failed_and_status_says_so(waiting):
