@@ -288,6 +288,7 @@ SHORTCUTS = {
     "strategy": ("training", "strategy"),
     "updates": ("training", "updates"),
     "backup_workers": ("training", "backup_workers"),
+    "local_steps": ("training", "local_steps"),
     "staleness_bound": ("training", "staleness_bound"),
     "start_timeout": ("wait", "start_s"),
     "grace": ("wait", "grace_s"),

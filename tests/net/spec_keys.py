@@ -51,6 +51,8 @@ BESIDE: dict[str, dict[str, Any]] = {
         f"training.{key}": {"cluster": CLUSTER, "training": {"updates": "sync"}}
         for key in ("replicas_to_aggregate", "weighting")
     },
+    "training.outer": {"cluster": CLUSTER, "training": {"updates": "async", "local_steps": 20}},
+    "training.merge": {"cluster": CLUSTER, "training": {"local_steps": 20}},
     "place": {"cluster": CLUSTER, "on": "ssh", "hosts": ["h1"]},
     "training.replicas": {"cluster": {"chief": 1}, "training": {"strategy": "mirrored"}},
 }
@@ -67,6 +69,9 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "python": ("bin/python",),
     "cluster": (CLUSTER,),
     "training.max_staleness": (3,),
+    "training.local_steps": (20, {"by_speed": 20}),
+    "training.outer": ({"delayed": True}, {"optimizer": "adam"}, {"learning_rate": 0}, {"momentum": 1}),
+    "training.merge": ("mean", "rda"),
     "cluster.worker": (2, ["127.0.0.1:1", "127.0.0.1:2"], ["127.0.0.1"], {"1": "127.0.0.1:1"}),
     "cluster.chief": (2, ["127.0.0.1:1"]),
     "cluster.ps": (2, ["127.0.0.1:1"]),
@@ -153,6 +158,9 @@ IN_STRATEGIES: dict[str, Any] = {
     "validation": "evaluator",
     "seed": 1,
     "partitioner": {"fixed_shards": 2},
+    "local_steps": 20,
+    "outer": {"momentum": 0.0},
+    "merge": "rda",
 }
 """A value of each key of `training` that is not its default, tried in every strategy."""
 
@@ -212,7 +220,9 @@ def _short(shown: str) -> str:
 
 
 def _checked(folder: Path, key: str, value: Any, spec: dict[str, Any] | None = None) -> tuple[int, list[str]]:
-    """Return the exit code of `check` for a spec with this value, and each line that it has said, without its place."""
+    """Return the exit code of `check` for a spec with this value, and each line that it has said, without its
+    place.
+    """
     spec = json.loads(json.dumps(spec or {"cluster": CLUSTER}))
     path = key.split(".")
     place: Any = spec

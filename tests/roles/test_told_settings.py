@@ -45,7 +45,9 @@ def wish(key):
 
 
 WISHES = {key: wish(key) for section in (SyncSection, AsyncSection) for key in section.__struct_fields__}
-"""For each key of `training` that servers know, what a program would say that wants another value than the default."""
+"""For each key of `training` that servers know, what a program would say that wants another value than the
+default.
+"""
 
 
 class TwoServers(Hand):
@@ -85,9 +87,12 @@ SHOWN = sorted(
         "deterministic",
         "validation",
         "seed",
+        "outer",
     }
 )
-"""What a server's own doings show; the others are the replicas' business."""
+"""What a server's own doings show; the others are the replicas' business, and the outer optimizer comes with
+the variables.
+"""
 
 
 def story(hand):

@@ -14,7 +14,7 @@ from net.spec_keys import IN_STRATEGIES
 
 import dtrain as dt
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.config import AsyncSection, RunSpec, SyncSection, TrainingSettings, resolve
+from dtrain.config import AsyncSection, OuterSection, RunSpec, SyncSection, TrainingSettings, resolve
 from dtrain.config.plain_data import keys_of, members_of, words_of
 from dtrain.config.resolution import LAID_OUT
 from dtrain.config.training_section import DEFAULTS
@@ -146,12 +146,35 @@ def test_there_is_a_value_for_every_key():
 @pytest.mark.parametrize("key", sorted(OF_SERVERS - {*LAID_OUT}))
 def test_a_wish_wins_over_the_default_and_loses_against_what_was_said(launched, key):
     beside = {"updates": "sync"} if key in BELONGS_TO_SYNC else {}
+    if key in ("outer", "merge"):
+        beside = {"updates": "async" if key == "outer" else "sync", "local_steps": 2}
     default = DEFAULTS[key]
+
+    def asked():
+        found = getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key)
+        return found if key != "outer" or found is None else {"momentum": found.momentum}
+
     launched(**beside)
-    assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == OTHERS[key]
+    assert asked() == OTHERS[key]
     process.close_default()
     launched(said=[key], **beside)
-    assert getattr(dt.ParameterServerStrategy(**{key: OTHERS[key]}).training, key) == default
+    assert asked() == default
+
+
+def test_an_outer_optimizer_is_an_sgd_of_numbers(launched):
+    launched()
+    sgd = dt.optimizers.SGD(0.5, momentum=0.8, nesterov=True)
+    made = dt.ParameterServerStrategy(local_steps=20, outer_optimizer=sgd)
+    assert made.training.updates == "sync"
+    assert made.training.outer == OuterSection(learning_rate=0.5, momentum=0.8, nesterov=True)
+    process.close_default()
+    made = dt.ParameterServerStrategy(updates="async", local_steps=20, outer_optimizer=sgd)
+    assert made.training.outer == OuterSection(learning_rate=0.5, momentum=0.8, delayed=True)
+    process.close_default()
+    schedule = dt.optimizers.schedules.CosineDecay(0.1, 10)
+    for other in (dt.optimizers.Adam(), dt.optimizers.SGD(schedule), dt.optimizers.SGD(clipnorm=1.0)):
+        assert "expected dt.optimizers.SGD with numbers" in refused(local_steps=20, outer_optimizer=other)
+    assert "found outer as well" in refused(local_steps=20, outer={}, outer_optimizer=sgd)
 
 
 def test_no_staleness_on_the_command_line_stays_synchronous_training(launched):

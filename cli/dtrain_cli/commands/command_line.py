@@ -122,7 +122,8 @@ def _no_warnings() -> Iterator[None]:
 
 OPTION_GROUPS = {
     "The cluster": "--spec --index --join --set --workers --ps --evaluator",
-    "How it trains": "--strategy --updates --backup-workers --staleness-bound --steps --top --modes",
+    "How it trains": "--strategy --updates --backup-workers --local-steps --staleness-bound --steps --top "
+    "--modes",
     "Where it runs": "--on --hosts --bind --work --code --detach",
     "Its place in line": "--queue --cores --memory",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
@@ -308,6 +309,7 @@ _OPTIONS = (
     click.option("--strategy", metavar="NAME", help="How to distribute, e.g. parameter_server."),
     click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
     click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
+    click.option("--local-steps", type=Count(1), metavar="H", help="ps: push once for H steps of a replica."),
     click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
     click.option(
         "--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."

@@ -52,6 +52,7 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "pid": (11, "pid", str),
     "host": (12, "host", str),
     "step": (1, "step", str),
+    "local_steps": (8, "local steps", str),
     "loss": (2, "loss", _number),
     "examples_per_s": (3, "ex/s", lambda value: f"{value:,.0f}"),
     "staleness_mean": (5, "staleness", lambda value: f"{value:.2f}"),

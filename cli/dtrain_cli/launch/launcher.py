@@ -330,6 +330,7 @@ def _last_word(outcome: RunOutcome, took_s: float, progress: RunProgress) -> str
     words = f"{outcome.state} after {took_s:.1f} s"
     if progress.step is not None:
         words += f" at step {progress.step}"
+        words += "" if progress.local_steps is None else f" ({progress.local_steps} local steps)"
     if progress.stale_gradients:
         words += f", {progress.stale_gradients} gradients came too late"
     if outcome.exit_code:

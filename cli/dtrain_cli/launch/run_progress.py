@@ -59,6 +59,13 @@ class RunProgress:
         return self._rolled_back - before
 
     @property
+    def local_steps(self) -> int | None:
+        """In local steps, how many the run has made; a step is a round of them."""
+        return max(
+            (each.local_steps for each in self._statuses() if each.local_steps is not None), default=None
+        )
+
+    @property
     def stale_gradients(self) -> int:
         return sum(status.stale_gradients or 0 for status in self._statuses())
 

@@ -87,6 +87,7 @@ _EXPECTED = {
     **dict.fromkeys(("chief", "worker", "ps", "evaluator"), _ADDRESSES),
     **dict.fromkeys((f"place.{role}" for role in ("chief", "worker", "ps", "evaluator")), _PLACES),
     "between": "a list of two tasks",
+    "local_steps": "a number of steps",
     "hosts": "a list such as [h1, h2:4], or a text such as h1,h2:4",
     "place": f"spread, pack, or a mapping of roles to {_PLACES}",
     **dict.fromkeys(("sampler", "pruner"), "a name, or a name with options such as {tpe: {seed: 0}}"),

@@ -4,12 +4,14 @@ Rule *Meaning*: a key that the chosen class does not have is refused, with the c
 its value is its default, which says nothing. How to add a setting: CONTRIBUTING.md.
 """
 
+import math
 from collections.abc import Container, Iterator
 from typing import Any, ClassVar, Literal, TypedDict, Unpack, cast
 
 import msgspec
 
 from dtrain.config.choices import (
+    Merge,
     NanPolicy,
     NumberFormat,
     OnStale,
@@ -20,13 +22,30 @@ from dtrain.config.choices import (
     Validation,
     Weighting,
 )
-from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem
+from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem, below
 
 MANNER_OF_SERVERS = "its replicas are the chief and the workers of the cluster"
 RANKS_MAX = 62
 """The number of ranks that fit into one word of shared memory, of which a membership is made."""
 SPARE_RANKS = 8
 """The number of workers that may join `multi_worker_mirrored` beside those that the cluster names."""
+
+
+LocalSteps = AtLeast1[int] | dict[Literal["by_speed"], AtLeast1[int]]
+
+
+class OuterSection(msgspec.Struct, frozen=True):
+    """How servers update variables from rounds of local steps: by SGD, of which the differences are
+    gradients.
+
+    The defaults are DiLoCo's; a learning rate of 1 without momentum takes the mean of the replicas.
+    """
+
+    optimizer: Literal["sgd"] = "sgd"
+    learning_rate: float = 0.7
+    momentum: AtLeast0[float] = 0.9
+    nesterov: bool = True
+    delayed: bool = False  # async: the momentum moves the variables once for as many pushes as replicas train
 
 
 class PlainSettings(TypedDict, total=False):
@@ -49,6 +68,9 @@ class PlainSettings(TypedDict, total=False):
     warmup_steps: AtLeast0[int]
     nan_policy: Literal["refuse", "skip", "fail"]
     deterministic: bool
+    local_steps: LocalSteps
+    outer: OuterSection | None
+    merge: Literal["mean", "rda"]
     placement: Literal["round_robin", "greedy"]
     compression: Literal["none", "bf16", "fp16"]
     transport: Literal["auto", "grpc", "local"]
@@ -155,6 +177,9 @@ class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_
     chief_trains: bool = True  # the chief is a replica
     too_few: TooFew = TooFew.WAIT  # what happens when fewer replicas live than a step needs
     too_few_timeout_s: AtLeast0[float] = 60.0  # how long they are waited for first
+    local_steps: LocalSteps = 1  # steps of a replica by itself, from one push to the next
+    outer: OuterSection | None = None  # how servers update variables from these
+    merge: Merge = Merge.MEAN  # of what replicas push after local steps
     placement: Placement = Placement.ROUND_ROBIN  # of variables on servers
     partitioner: dict[str, int] | None = None  # how large variables are cut into shards
     compression: NumberFormat = NumberFormat.NONE  # the numbers that travel
@@ -172,6 +197,8 @@ class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_serv
     too_few: TooFew = TooFew.WAIT
     too_few_timeout_s: AtLeast0[float] = 60.0
     on_stale: OnStale = OnStale.SKIP
+    local_steps: LocalSteps = 1
+    outer: OuterSection | None = None
     placement: Placement = Placement.ROUND_ROBIN
     partitioner: dict[str, int] | None = None
     compression: NumberFormat = NumberFormat.NONE
@@ -207,12 +234,37 @@ def on_servers(training: TrainingSection) -> ServerSection:
     return training
 
 
+def outer_of(training: TrainingSection) -> OuterSection | None:
+    """Return how servers update variables from rounds of local steps; None: replicas push gradients.
+
+    By default they take the mean of the replicas, in async a step towards each.
+    """
+    if not isinstance(training, ServerSection) or (training.local_steps == 1 and training.outer is None):
+        return None
+    plain = OuterSection(
+        learning_rate=1.0, momentum=0.0, nesterov=False, delayed=isinstance(training, AsyncSection)
+    )
+    return training.outer or plain
+
+
+def local_steps_of(training: TrainingSection) -> int:
+    """Return how many steps replicas make by themselves in a round; 0: they push gradients."""
+    if outer_of(training) is None or not isinstance(training, ServerSection):
+        return 0
+    return training.local_steps if isinstance(training.local_steps, int) else 0
+
+
 def kind_of(settings: TrainingSettings) -> type[TrainingSection]:
-    """Return the class that the settings choose; a staleness bound of 0 is synchronous training."""
+    """Return the class that the settings choose.
+
+    A staleness bound of 0 is synchronous training, and so are local steps, unless `updates` says otherwise:
+    those that come one by one cost accuracy (docs/guide/local_steps.md).
+    """
     kind = _KIND_OF_STRATEGY.get(settings.get("strategy", ""), AsyncSection)
     if not issubclass(kind, ServerSection):
         return kind
-    is_sync = settings.get("updates") == "sync" or settings.get("staleness_bound") == 0
+    local = "updates" not in settings and settings.get("local_steps", 1) != 1
+    is_sync = local or settings.get("updates") == "sync" or settings.get("staleness_bound") == 0
     return SyncSection if is_sync else AsyncSection
 
 
@@ -260,6 +312,8 @@ def _reason(name: str, kind: type[TrainingSection]) -> str:
         places["parameter_server"] = f"`updates: {updates[0]}` on parameter servers"
     manner = MANNER_OF_SERVERS if isinstance(section, ServerSection) else section.manner
     there = " or ".join(places.values())
+    if name == "local_steps" and kind is MultiWorkerMirroredSection:
+        manner = "rounds of replicas without servers are not there yet"
     return f"has no meaning with `strategy: {section.strategy}`: {manner}; it belongs to {there}"
 
 
@@ -277,13 +331,16 @@ def problems(settings: TrainingSettings) -> Iterator[Problem]:
         yield ("strategy",), f"this version has {', '.join(_KIND_OF_STRATEGY)}, found {strategy!r}"
     yield from (((name,), text) for name, text in without_meaning(settings).items())
     section = training_section(**settings)
+    bounded = settings.get("updates") != "sync" and settings.get("staleness_bound") == 0
     if isinstance(section, SynchronousSection):
-        yield from _problems_of_backups(section, bounded=settings.get("updates") != "sync")
+        yield from _problems_of_backups(section, bounded=bounded)
     drops = isinstance(section, AsyncSection) and section.stale_gradients == StaleGradients.DROP
     if drops and settings.get("max_staleness") is None:
         yield ("stale_gradients",), "drop needs max_staleness: gradients staler than it are dropped"
-    if isinstance(section, ServerSection) and section.partitioner is not None:
-        yield from _partitioner_problems(section.partitioner)
+    if isinstance(section, ServerSection):
+        yield from _problems_of_local_steps(section, said="local_steps" in settings)
+        if section.partitioner is not None:
+            yield from _partitioner_problems(section.partitioner)
 
 
 def _problems_of_backups(section: SynchronousSection, *, bounded: bool) -> Iterator[Problem]:
@@ -297,6 +354,39 @@ def _problems_of_backups(section: SynchronousSection, *, bounded: bool) -> Itera
         name = "backup_workers" if backups else "replicas_to_aggregate"
         text = "a staleness bound of 0 is training without backups: expected updates: sync instead of it"
         yield (name,), text
+
+
+def _problems_of_local_steps(section: ServerSection, *, said: bool) -> Iterator[Problem]:
+    outer, steps = section.outer, section.local_steps
+    if isinstance(steps, dict):
+        yield ("local_steps",), "by_speed is not there yet: expected a number, the same for every replica"
+    elif steps == 1 and outer is None:
+        if isinstance(section, SyncSection) and section.merge != Merge.MEAN:
+            yield ("merge",), "gradients are added up: expected local_steps of at least 2 beside it, found 1"
+        return
+    if isinstance(section, AsyncSection) and section.stale_gradients == StaleGradients.COMPENSATE:
+        text = "compensate corrects gradients, and local steps push none: expected apply, drop or scale"
+        yield ("stale_gradients",), text
+    if outer is not None and said:
+        yield from below(("outer",), _problems_of_outer(section, outer))
+    elif outer is not None:
+        yield ("outer",), "it is the rule of servers in local steps: expected local_steps beside it"
+
+
+def _problems_of_outer(section: ServerSection, outer: OuterSection) -> Iterator[Problem]:
+    if not 0 < outer.learning_rate < math.inf:
+        yield ("learning_rate",), f"expected a number above 0, found {outer.learning_rate}"
+    if outer.momentum >= 1:
+        yield ("momentum",), f"expected a number of at least 0 and below 1, found {outer.momentum}"
+    if isinstance(section, SyncSection) and outer.delayed:
+        yield ("delayed",), "it is for pushes that come one by one: expected updates: async, or false"
+    if isinstance(section, AsyncSection) and outer.momentum and not outer.delayed:
+        text = (
+            "with updates: async each push would move all variables by the momentum of the others at once, "
+            "which diverges (digits, 8 replicas of unequal speed: 16% accuracy against 90%): expected "
+            "delayed: true, or momentum: 0"
+        )
+        yield ("momentum",), text
 
 
 def _partitioner_problems(partitioner: dict[str, int]) -> Iterator[Problem]:

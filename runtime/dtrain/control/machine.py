@@ -11,7 +11,7 @@ they hold, and the leader brings it with a new term what the last checkpoint rem
 from dataclasses import dataclass, field
 
 from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
-from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection
+from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection, outer_of
 from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, End, Note, Send
@@ -170,7 +170,7 @@ class ControlPlane:
             missing=self.roster.missing,
             until=message.until,
             retry=training.repeats_late,
-            rests_held=training.deterministic,
+            rests_held=training.deterministic or outer_of(training) is not None,
             ranks=ranks if state.alone else None,
             leader=leader,
         )

@@ -46,6 +46,7 @@ class TaskStatus(msgspec.Struct):
         lost: whether its lease at the control host has run out since.
         in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
         step_s: how long such a step takes, without the rests of a task that is slow on purpose.
+        local_steps: where a step is a round of local steps, how many of these the run has made.
     """
 
     task: str
@@ -91,6 +92,7 @@ class TaskStatus(msgspec.Struct):
     in_loop: bool = False
     computing_s: float | None = None
     step_s: float | None = None
+    local_steps: int | None = None
 
 
 def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:

@@ -1,6 +1,7 @@
 """The messages between a replica and a server at every step, and of rows (docs/design/protocol.md)."""
 
 from enum import StrEnum
+from typing import Any
 
 from dtrain.messages.message import Message
 from dtrain.state.fit_state import Sums
@@ -95,7 +96,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     `held` tells the leader that the next version waits for its order. `tally` is for
     the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
     server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server
-    has what it has.
+    has what it has. `inner` is the optimizer of replicas in local steps.
     """
 
     generation: int
@@ -112,6 +113,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     settled: bool = True
     even: bool = False
     rest: tuple[int, ...] = ()
+    inner: dict[str, Any] | None = None
 
 
 class Push(Message, frozen=True, gc=False, kw_only=True):
@@ -127,6 +129,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         part: the one that ps:0 gave; see `protocol.part_dealer`.
         empty: how many of its batch's parts have none: the last ones.
+        steps: in local steps, how many the round has had.
     """
 
     generation: int
@@ -141,6 +144,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
     examples: int = 1
     empty: int = 0
     sums: Sums | None = None
+    steps: int = 1
 
 
 class Reply(Message, frozen=True, gc=False, kw_only=True):
@@ -151,6 +155,7 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
         staleness: async: versions applied between the pull and the push; 0 in sync.
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas:
             may exceed 1).
+        inner: the optimizer of replicas in local steps, as of these values; None: as before.
     """
 
     verdict: Verdict
@@ -164,3 +169,4 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
     part: int = -1
     tally: tuple[tuple[int, Sums], ...] = ()
     repairs: bool = False
+    inner: dict[str, Any] | None = None

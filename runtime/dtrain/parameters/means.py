@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from dtrain.types import Array
+from dtrain.parameters.placement import ServerLayout
+from dtrain.types import Array, Blocks
 
 
 def mean_of_state(
@@ -64,6 +65,47 @@ def row_mean(
     divisor = kind(count if weights is None else sum(weights))
     total /= divisor
     return total
+
+
+def by_direction(parts: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Return the mean direction of a variable's differences, as long as they are on the mean; where that is
+    zero, their mean. Its length is not that of the mean, which is the shorter the less the differences agree.
+    """
+    lengths = [float(np.linalg.norm(part)) for part in parts]
+    weighed = list(zip(parts, weights, lengths, strict=True))
+    kind = parts[0].dtype.type
+    direction = sum(
+        (part * kind(w / length) for part, w, length in weighed if length), np.zeros_like(parts[0])
+    )
+    norm = float(np.linalg.norm(direction))
+    if not norm:
+        return np.asarray(sum(part * kind(w / sum(weights)) for part, w, _ in weighed))
+    mean_length = sum(w * length for _, w, length in weighed) / sum(weights)
+    return np.asarray(direction * kind(mean_length / norm))
+
+
+def merged_by_direction(
+    layout: ServerLayout, blocks: Sequence[Blocks], weights: Sequence[float]
+) -> list[Array]:
+    """Merge contributions (`[contribution][block]`, as pushed) to one: what is trained by its direction,
+    variable by variable, or by the shard of a variable that lies here. Others, and rows of tables, by their
+    mean.
+    """
+    merged: list[Array] = []
+    for number, group in enumerate(layout.groups):
+        flats = [each[number] for each in blocks]
+        if group.trainable:
+            views = [group.views(flat) for flat in flats]
+            shards = [by_direction([view[shard.name] for view in views], weights) for shard in group.shards]
+            merged.append(np.concatenate([shard.reshape(-1) for shard in shards]))
+        else:
+            merged.append(mean_of_state(flats, len(flats), None, flats[0]))
+    trained = [table for table in layout.tables if table.trainable]
+    for first, table in zip(range(len(layout.groups), len(blocks[0]), 2), trained, strict=True):
+        pairs = [(each[first], each[first + 1].reshape(-1, table.width)) for each in blocks]
+        union = np.unique(np.concatenate([ids for ids, _ in pairs]))
+        merged += [union, row_mean(pairs, len(pairs), None, union).reshape(-1)]
+    return merged
 
 
 def any_non_finite(blocks: Iterable[Array]) -> bool:

@@ -176,7 +176,7 @@ class _GroupUpdate:
         step, given, elements = self._step, self._step.given, block.elements
         now, new = step.now[self._part], step.new[self._part]
         value, out = now[VALUES][elements], new[VALUES][elements]
-        if not self._group.trainable:
+        if not self._group.trainable or step.optimizer.values:
             blocks = [each[self._part][elements] for each in given.blocks]
             one = given.count == 1
             out[...] = blocks[0] if one else mean_of_state(blocks, given.count, given.weights, value)

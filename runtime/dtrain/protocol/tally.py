@@ -105,6 +105,21 @@ class Tally(msgspec.Struct):
         )
 
 
+def added(sums: Sequence[Sums]) -> Sums:
+    """Return the sums of several steps of one replica; an `InputError` if these have returned different
+    names.
+    """
+    names = {each.names for each in sums}
+    if len(names) > 1:
+        first, other = sorted(names)[:2]
+        raise InputError(
+            f"train_step: expected the same numbers from every step of a round of local steps, found "
+            f"{', '.join(first)} and {', '.join(other)}"
+        )
+    totals = np.sum([np.frombuffer(each.totals, FLOAT64) for each in sums], axis=0)
+    return Sums(names=sums[0].names, totals=totals.astype(FLOAT64).tobytes())
+
+
 def merged(sums: Sequence[Sums], size: int) -> tuple[dict[str, float], Array]:
     """Return the means of the steps' numbers, by name, and the sum of the metrics' states: float64, flat.
     States of another size than `size` are of other metrics, and not counted.

@@ -28,6 +28,7 @@ class Feed(NamedTuple):
 
     Attributes:
         pipelines: how many pipelines a function of an InputContext makes; see `protocol.part_dealer`.
+        local_steps: of a round, where steps are rounds; else 0.
     """
 
     batch_size: int = 0
@@ -35,6 +36,7 @@ class Feed(NamedTuple):
     steps_per_epoch: int = 0
     pipelines: int = 0
     files: tuple[DataFile, ...] = ()
+    local_steps: int = 0
 
     def change_from(self, before: "Feed") -> str | None:
         """Return what is different from before; None if nothing is that is known of both."""
@@ -44,6 +46,15 @@ class Feed(NamedTuple):
             for name, old, new in pairs
             if name != "files" and old and new and old != new
         ]
+        return "; ".join(said) or None
+
+    def other_rounds(self, before: "Feed") -> str | None:
+        """Return why the rounds of before had other batches than those of now; None: they had not."""
+        if UNKNOWN in (self, before) or not (self.local_steps or before.local_steps):
+            return None
+        names = ("local_steps", "batch_size", "steps_per_epoch")
+        pairs = [(name, getattr(before, name), getattr(self, name)) for name in names]
+        said = [f"{name} {old or 1}, now {new or 1}" for name, old, new in pairs if old != new]
         return "; ".join(said) or None
 
     def changed_files(self, before: "Feed") -> list[tuple[DataFile, DataFile]]:

@@ -20,8 +20,8 @@ class StepMachine:
 
     Attributes:
         retry: whether a part that came too late is computed again.
-        rests_held: whether no part is dealt while the leader holds training (`deterministic`): the values may
-            be about to change.
+        rests_held: whether no part is dealt while the leader holds training (`deterministic`, local steps):
+            the values may be about to change, or the optimizer of the replicas.
         until: the version at which the leader holds training: none is made beyond it; None: there is none.
         ranks: the only replicas that are dealt parts; None: all.
         turn: where more replicas live than a batch has parts, those that compute one of this batch; None:

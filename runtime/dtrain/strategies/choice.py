@@ -10,12 +10,13 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.config import (
+    AsyncSection,
     CentralStorageSection,
     InOneTask,
     MirroredSection,
@@ -42,6 +43,7 @@ from dtrain.strategies.single import SingleStrategy
 from dtrain.variables.partitioning import Partitioner, partitioner_config
 
 if TYPE_CHECKING:  # loaded for a task that trains so: see `strategy_of`
+    from dtrain.learning.optimizers import SGD
     from dtrain.strategies.mirrored import BesideEvaluator
 
 CONSTRUCTOR = "ParameterServerStrategy"
@@ -82,6 +84,8 @@ class ParameterServerStrategy(Strategy):
     Args:
         cluster_resolver: as of `MultiWorkerMirroredStrategy`.
         variable_partitioner: another name of the argument `partitioner`.
+        outer_optimizer: a `dt.optimizers.SGD` of numbers, in the place of the argument `outer`; with
+            ``updates="async"`` its momentum is delayed.
         training: see `TrainingArguments`. What the spec or the command line says of them, whatever it is,
             wins.
 
@@ -94,10 +98,12 @@ class ParameterServerStrategy(Strategy):
         cls,
         cluster_resolver: Any = None,
         variable_partitioner: dict[str, int] | Partitioner | None = None,
+        outer_optimizer: "SGD | None" = None,
         **training: Unpack[TrainingArguments],
     ) -> Strategy:
         """Return the strategy of this process."""
-        wishes = checked_wishes(_with_plain_partitioner(training, variable_partitioner), CONSTRUCTOR)
+        plain = _with_plain_partitioner(training, variable_partitioner)
+        wishes = checked_wishes(_with_plain_outer(plain, outer_optimizer), CONSTRUCTOR)
         return strategy_of_process(wishes, CONSTRUCTOR, place_of(cluster_resolver, CONSTRUCTOR))
 
 
@@ -167,6 +173,27 @@ def _with_plain_partitioner(
     if (config := partitioner_config(plain.get("partitioner"))) is not None:
         plain["partitioner"] = config
     return plain
+
+
+def _with_plain_outer(training: dict[str, Any], outer_optimizer: "SGD | None") -> dict[str, Any]:
+    """Name an outer optimizer as a spec does."""
+    if outer_optimizer is None:
+        return training
+    from dtrain.learning.optimizers import SGD
+    from dtrain.learning.optimizers.schedules import LearningRateSchedule
+
+    of, outer, plain = outer_optimizer, dict[str, Any](), False
+    if type(of) is SGD and not isinstance(rate := of.learning_rate, LearningRateSchedule):
+        outer = {"learning_rate": float(rate), "momentum": of.momentum, "nesterov": of.nesterov}
+        plain = of.get_config() == SGD(**outer).get_config()
+    if "outer" in training or not plain:
+        given = "outer as well" if "outer" in training else repr(outer_optimizer)
+        raise SpecError(
+            f"{CONSTRUCTOR}: outer_optimizer: expected dt.optimizers.SGD with numbers for learning_rate, "
+            f"momentum and nesterov, and none of its other arguments, found {given}"
+        )
+    delayed = issubclass(kind_of(cast(TrainingSettings, training)), AsyncSection)
+    return {**training, "outer": {**outer, "delayed": delayed}}
 
 
 def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] | None = None) -> Strategy:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook, Role
-from dtrain.config import ClusterTraining, MultiWorkerMirroredSection
+from dtrain.config import ClusterTraining, MultiWorkerMirroredSection, local_steps_of
 from dtrain.config.choices import Transport, Validation
 from dtrain.errors import LeftBehindError, RunError, RunInUseError
 from dtrain.messages import HeartbeatReply
@@ -91,6 +91,7 @@ class ClusterTask:
             directory=run_dir if assignment.launched else None,
             run_id=assignment.run_id,
             seed=training.seed,
+            local_steps=local_steps_of(training),
             activity=self.reporter.activity,
             trace=self.reporter.trace,
         )

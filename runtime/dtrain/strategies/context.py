@@ -47,6 +47,7 @@ class TaskContext(msgspec.Struct, frozen=True):
             (`training.weighting`).
         validates: whether the leader validates at epoch ends, or else the evaluator (`training.validation`).
         directory: of the run, where a launcher keeps one.
+        local_steps: how many steps replicas make by themselves in a round; 0: they contribute gradients.
         activity: shows others that this task works.
         trace: where spans of the task's work are kept.
     """
@@ -64,6 +65,7 @@ class TaskContext(msgspec.Struct, frozen=True):
     directory: Path | None = None
     run_id: str | None = None
     seed: int = 0
+    local_steps: int = 0
     activity: Activity = NO_ACTIVITY
     trace: Trace = NO_TRACE
 

@@ -35,6 +35,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.state.batch_cut import UNCUT, BatchCut, Dealt
 from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.state.fit_state import FitState, Open
+from dtrain.state.rounds import Rounds
 from dtrain.strategies.context import TaskContext, seed_of
 from dtrain.strategies.replicas import contexts
 from dtrain.strategies.replicas.custom_loops import OwnInput
@@ -64,6 +65,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         alone: whether the replica of rank 0 computes every part of every batch.
         feed: what numbers of batches and steps mean, for a later resume.
         constraints: functions through which variables pass after each update, by name.
+        rounds: which batches make which round, in local steps; None: replicas contribute gradients.
+        updates: how many the optimizer has made before.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -79,6 +82,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     alone: bool = False
     feed: Feed = UNKNOWN
     constraints: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
+    rounds: Rounds | None = None
+    updates: int = 0
 
     def check_unconstrained(self) -> None:
         """Raise a `SpecError` if there are constraints, for a strategy that updates variables in parts or in
@@ -165,6 +170,8 @@ class Replica(Protocol):
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """Contribute the gradients of the part, and wait for the next weights.
+
+        In local steps it is called for each batch of a round; the outcome is pending until the last one.
 
         Args:
             loss: for `dtrain status`.

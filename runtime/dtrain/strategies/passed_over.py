@@ -35,7 +35,7 @@ class PassedOverTraining(Training):
     def __init__(self, problem: Problem, fit: int, directory: Path, *, leads: bool = True) -> None:
         self.leads = leads
         path, found = _newest(problem, fit, directory)
-        self._state = _state(problem, path) if path is not None and leads else None
+        self._state = _state(problem, path) if path is not None and leads and problem.rounds is None else None
         self.weights: dict[str, Array] = {
             name: np.array(value) for name, value in (found or problem.initial_values()).items()
         }

@@ -27,6 +27,7 @@ from dtrain.errors import InputError
 from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.part_dealer import owned_from
 from dtrain.state.batch_cut import BatchCut
+from dtrain.state.rounds import Rounds
 
 NESTED = (dict, list, tuple)
 
@@ -104,6 +105,7 @@ class Part(NamedTuple):
         parts: into how many parts the batch is cut.
         empty: how many of them are known to have no examples: the last ones.
         mixed: whether a step may be made of parts of several batches.
+        steps: where it is one of a round of local steps, its part of each batch, by number.
     """
 
     batch: Batch | None
@@ -111,6 +113,7 @@ class Part(NamedTuple):
     empty: int = 0
     batch_size: int = 0
     mixed: bool = False
+    steps: "tuple[tuple[int, Part], ...]" = ()
 
     def scale(self, weighs_examples: bool) -> LossScale:
         """Return the factors that make the mean over a step's parts, or examples, the batch's gradient."""
@@ -210,6 +213,32 @@ class PartStream:
         del self._iterators[: len(self._iterators) - OPEN_ITERATORS + 1]
         self._iterators.append(DatasetIterator(self._dataset.node, ITERATION, position))
         return self._iterators[-1]
+
+
+class RoundStream:
+    """Parts of rounds of local steps by number, each a part of every batch of its round."""
+
+    def __init__(self, stream: "Stream", rounds: Rounds, cut: BatchCut) -> None:
+        """Read parts of batches from `stream`; an `InputError` if parts of several batches make one there."""
+        if cut.rest:
+            raise InputError(
+                "the checkpoint has parts of begun batches, which steps with backup workers have left, and "
+                "these make no rounds: resume with training.updates: sync"
+            )
+        self._stream = stream
+        self._rounds = rounds
+        self._parts = cut.parts
+
+    def at(self, number: int) -> Part:
+        """Return the part of a round, with those of its batches."""
+        return self._of([(each, self._stream.at(each)) for each in self._rounds.parts(number, self._parts)])
+
+    def read(self, number: int) -> Part:
+        """Read it anew; see `PartStream`."""
+        return self._of([(each, self._stream.read(each)) for each in self._rounds.parts(number, self._parts)])
+
+    def _of(self, parts: list[tuple[int, Part]]) -> Part:
+        return parts[0][1]._replace(empty=min(part.empty for _, part in parts), steps=tuple(parts))
 
 
 class StepStream(PartStream):
@@ -326,5 +355,7 @@ def forecasts_of(ranks: Sequence[int], cut: BatchCut, replicas: int, max_steps: 
 
 
 def _size_of(part: Part) -> int:
+    if part.steps:
+        return sum(_size_of(each) for _, each in part.steps)
     batch = part.batch
     return 0 if batch is None else size_bytes((batch.x, batch.y, batch.sample_weight))

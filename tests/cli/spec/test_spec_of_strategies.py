@@ -48,6 +48,7 @@ WHERE = {
     "async": {"async"},
     "sync": {"sync", "mirrored", "central_storage", "multi_worker_mirrored"},
     "threads": {"mirrored", "central_storage"},
+    "sync servers": {"sync"},
     "tasks": {"multi_worker_mirrored"},
     "single": {"single"},
 }
@@ -100,7 +101,8 @@ def test_the_page_says_of_every_key_where_it_has_a_meaning():
 @pytest.mark.parametrize("key", sorted(MEANINGS.keys() - {"strategy", "updates"}))
 def test_a_key_is_taken_where_the_page_says_and_elsewhere_refused_by_name(choice, key):
     chosen, cluster = CHOICES[choice]
-    lines = mistakes(cluster, **{**chosen, key: VALUES[key]})
+    beside = {"local_steps": 2} if key in ("outer", "merge") and choice in MEANINGS[key] else {}
+    lines = mistakes(cluster, **{**chosen, **beside, key: VALUES[key]})
     if choice in MEANINGS[key]:
         assert lines == []
         return

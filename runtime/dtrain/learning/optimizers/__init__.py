@@ -19,6 +19,7 @@ from dtrain.learning.optimizers.update_rules import (
     Ftrl,
     Lion,
     Nadam,
+    OuterSGD,
     RMSprop,
 )
 
@@ -48,6 +49,10 @@ RULES: dict[str, type[Optimizer]] = {
 }
 
 
+KNOWN: dict[str, type[Optimizer]] = {**RULES, OuterSGD.__name__: OuterSGD}
+"""Those of a program, and that of servers in local steps."""
+
+
 def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
     """Return the optimizer that `serialize` described; raise a `SpecError` if it is none.
 
@@ -56,7 +61,7 @@ def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OB
         custom_objects: classes of your own by the names that data mention.
     """
     return from_data(
-        config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else RULES, custom_objects
+        config, "optimizer", legacy.RULES if config.get("is_legacy_optimizer") else KNOWN, custom_objects
     )
 
 

@@ -69,8 +69,14 @@ class Optimizer(Applied, Configurable):
     jit_compile: bool = True
 
     is_legacy_optimizer: ClassVar[bool] = False
+    values: ClassVar[bool] = False
+    """Whether what it is given in the place of gradients are values, of which the mean is the next version.
+    """
+    inner: ClassVar[dict[str, Any] | None] = None
+    """The optimizer of the replicas, where this one is that of servers in local steps."""
     horizon: ClassVar[int] = 1
     """The number of the last update that a fit will make, for schedules of a program's own."""
+    not_numbers: ClassVar[frozenset[str]] = frozenset({"name"})
     scratch_arrays: ClassVar[int] = 1
     """Number of scratch arrays that the rule needs."""
 
@@ -94,7 +100,7 @@ class Optimizer(Applied, Configurable):
         for field in fields(self):
             value = getattr(self, field.name)
             if (
-                field.name == "name"
+                field.name in self.not_numbers
                 or isinstance(value, LearningRateSchedule)
                 or (value is None and NoneType in get_args(field.type))
             ):

@@ -10,7 +10,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -55,6 +55,48 @@ class SGD(Optimizer):
                 np.add(move, np.multiply(m, self.momentum, out=scratch[1]), out=move)
             else:
                 move = m
+        np.add(value, move, out=out)
+
+
+@dataclass
+class OuterSGD(SGD):
+    """The rule by which servers update variables from rounds of local steps; see docs/guide/local_steps.md.
+
+    A gradient is the difference of a replica's variables over its round: before it less after it. With a
+    `delay` of N, as pushes come one by one, each moves the variables by its N-th part of the rate, and every
+    N-th besides moves them by the momentum of their mean (Liu et al., 2024). Slots: `m`, only with momentum;
+    `sum` with a delay.
+
+    Args:
+        delay: N, the pushes from one use of the momentum to the next; 0: every version is one.
+        values: whether replicas push their variables themselves, of which the mean is the next version.
+        inner: the optimizer of the replicas, as `serialize` makes it.
+    """
+
+    not_numbers: ClassVar[frozenset[str]] = frozenset({"name", "inner"})
+
+    delay: int = 0
+    values: bool = False  # type: ignore[misc]
+    inner: dict[str, Any] | None = None  # type: ignore[misc]
+
+    def _slot_values(self) -> dict[str, float]:
+        return super()._slot_values() | ({"sum": 0.0} if self.delay and self.momentum else {})
+
+    def _update_block(
+        self, value: Array, gradient: Array, slots: Slots, scratch: Array, rate: float, step: int, out: Array
+    ) -> None:
+        if not self.delay:
+            super()._update_block(value, gradient, slots, scratch, rate, step, out)
+            return
+        move = np.multiply(gradient, -rate / self.delay, out=scratch[0])
+        if self.momentum:
+            m, total = slots["m"], slots["sum"]
+            np.add(total, move, out=total)
+            if (step + 1) % self.delay == 0:
+                np.multiply(m, self.momentum, out=m)
+                np.add(m, total, out=m)
+                total.fill(0)
+                np.add(move, np.multiply(m, self.momentum, out=scratch[1]), out=move)
         np.add(value, move, out=out)
 
 

@@ -161,6 +161,11 @@ def _restored(directory: Path, plan: Plan, asked: FitState, *, by_server: bool) 
                 f"{checkpoint.path} was written by a run whose data function made {begun} pipelines, and now "
                 f"makes {feed.pipelines}: set data.pipelines to {begun}, or start anew"
             )
+        if (other := feed.other_rounds(before.feed)) is not None:
+            raise CheckpointError(
+                f"{checkpoint.path} was written with other rounds of local steps: {other}; take those of "
+                "before, or begin a new run (model.load_weights takes the weights along)"
+            )
         _check_files(before.feed, feed, checkpoint)
         slots = _restored_slots(checkpoint, plan, optimizers.from_config(asked.compiled), values)
         newest = [each.batches[0] for each in before.contents]

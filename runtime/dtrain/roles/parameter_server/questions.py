@@ -324,6 +324,7 @@ class Questions:
             settled=not held.awaits_others,
             even=held.cut.even,
             rest=held.cut.rest,
+            inner=held.store.optimizer.inner,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.rule.shown_to(rank, leads)

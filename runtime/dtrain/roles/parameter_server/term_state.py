@@ -192,6 +192,8 @@ class TermState(msgspec.Struct, kw_only=True):
         try:
             if min(message.examples, message.empty, message.ordinal, message.base_version) < 0:
                 raise InputError("a number of examples, empty parts, contributions or versions is below 0")
+            if message.steps < 1:
+                raise InputError("it is of no steps")
             if not message.examples and isinstance(self.rule, AsyncRule):
                 raise InputError("it is of no examples, and no batch is in async")
             if self.applied is not None and (far := self.applied.obstacle(message.part)):

@@ -18,11 +18,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from dtrain.config import AsyncSection, SyncSection
-from dtrain.config.choices import StaleGradients, Weighting
+from dtrain.config.choices import Merge, StaleGradients, Weighting
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
+from dtrain.parameters.means import merged_by_direction
 from dtrain.parameters.store import Store
 from dtrain.parameters.updater import Contributions
 from dtrain.protocol.applied_batches import AppliedBatches
@@ -78,10 +79,13 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A gradient that is held: `blocks` as pushed, the mean of so many `examples`."""
+    """A gradient that is held: `blocks` as pushed, the mean of so many `examples`; in local steps the
+    difference that a round of so many `steps` has made.
+    """
 
     blocks: Blocks
     examples: int
+    steps: int = 1
 
 
 class SyncRule:
@@ -108,6 +112,7 @@ class SyncRule:
         self._seen = seen
         self._steps = steps
         self._by_examples = training.weighting == Weighting.EXAMPLES
+        self._by_direction = training.merge == Merge.RDA
         self._generation = message.state.generation
         self._term = message.term
         self._round: SyncRound[Offered] = SyncRound(message.state.version)
@@ -151,7 +156,7 @@ class SyncRule:
         self._undecided[replica] = contribution
         self._waiting.setdefault(contribution, []).append(Waiting(caller))
         if push.examples:
-            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples))
+            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples, push.steps))
         else:
             self._empty.add(contribution)
         if self._steps is not None:
@@ -238,7 +243,11 @@ class SyncRule:
         self.version = self._round.version
         examples = [each.examples for each in offered] if self._by_examples else None
         blocks = [each.blocks for each in offered]
-        self._store.make(Contributions.of(blocks, commit.parts - len(blocks), examples, commit.version))
+        if self._by_direction:
+            shares = [each.examples**2 / each.steps for each in offered]
+            self._store.apply(merged_by_direction(self._store.layout, blocks, shares), commit.version)
+        else:
+            self._store.make(Contributions.of(blocks, commit.parts - len(blocks), examples, commit.version))
         del offered, blocks  # the answers, which are as large, are made while this waits
         counted = set(commit.contributors)
         for replica, contribution in self._undecided.items():
@@ -270,6 +279,7 @@ class SyncRule:
                     ticket=ticket,
                     part=part,
                     tally=self._told_to(rank),
+                    inner=self._store.optimizer.inner,
                 )
                 answers.append(Send(waiting.caller, reply, values))
         return answers
@@ -380,6 +390,7 @@ class AsyncRule:
                 part=part,
                 tally=steps.told_to(rank),
                 repairs=steps.repairs_next(rank),
+                inner=self._store.optimizer.inner,
             )
         return [Send(caller, reply, self.shown_to(rank))]
 

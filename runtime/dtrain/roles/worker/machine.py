@@ -27,6 +27,7 @@ finished  the leader has saved them
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -145,6 +146,7 @@ class ReplicaMachine(msgspec.Struct):
         outcome: of the newest push, once every server has answered it.
         cut: how every batch is cut into parts.
         tally: leader: the sums of the epochs that it has not ended, as of the values at hand.
+        inner: in local steps, the optimizer of the replicas, as of the values at hand.
     """
 
     servers: int
@@ -169,6 +171,7 @@ class ReplicaMachine(msgspec.Struct):
     outcome: Outcome | None = None
     cut: BatchCut = UNCUT
     tally: tuple[tuple[int, Sums], ...] = ()
+    inner: dict[str, Any] | None = None
     _pending: tuple[int, int] = (-1, 0)  # a version, and how many contributions to it are held
     _answered: int = 0  # async: the newest push that every server has answered
     _ended_early: bool = False  # the leader has ended training before the step that was announced first
@@ -213,7 +216,13 @@ class ReplicaMachine(msgspec.Struct):
         return [self._ask(self.host, awaited)]
 
     def push(
-        self, finite: bool = True, *, examples: int = 1, empty: int = 0, sums: Sums | None = None
+        self,
+        finite: bool = True,
+        *,
+        examples: int = 1,
+        empty: int = 0,
+        sums: Sums | None = None,
+        steps: int = 1,
     ) -> list[Outgoing]:
         """Contribute the gradient from the values at hand; other arguments as in `Push`.
 
@@ -246,6 +255,7 @@ class ReplicaMachine(msgspec.Struct):
                 examples=examples,
                 empty=empty,
                 sums=sums if server == self.host else None,
+                steps=steps,
             )
             if server != self.host and self.first_judges:
                 for_others.append((server, message))
@@ -342,6 +352,7 @@ class ReplicaMachine(msgspec.Struct):
             self.turn = NextPart(permit, message.part, message.repairs, message.settled)
             self.cut = BatchCut(message.parts, message.even, message.rest)
             self.tally = message.tally
+            self.inner = message.inner or self.inner
         if self.unanswered:
             return []
         return self._settle(self.phase if isinstance(self.phase, Pulling) else Pulling())
@@ -353,6 +364,7 @@ class ReplicaMachine(msgspec.Struct):
         if server == self.host:
             permit = Permit.GRANTED if reply.ticket else Permit.NONE
             self.turn = NextPart(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
+            self.inner = reply.inner or self.inner
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally
             if reply.verdict is Verdict.FINISHED:

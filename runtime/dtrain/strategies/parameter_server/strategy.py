@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook, Role, TaskId
-from dtrain.config import NO_SERVERS, SyncSection
+from dtrain.config import NO_SERVERS, SyncSection, outer_of
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.errors import ProgramError, SpecError
 from dtrain.messages import HeartbeatReply
@@ -23,7 +23,7 @@ from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.parameter_server.opening import LeadingTask, open_training
-from dtrain.strategies.parameter_server.training import ServerTraining, TrainingParts
+from dtrain.strategies.parameter_server.training import LocalTrainingParts, ServerTraining, TrainingParts
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.distributed_dataset import InputWorkers
 from dtrain.strategies.replicas.loops import Loops
@@ -61,6 +61,8 @@ class ServersStrategy(Strategy):
         self._came_late = False
         self._reading: ReplicaDriver | None = None
         self._open: ServerTraining | None = None
+        self._owner: object = None
+        self._inner: OptimizerState | None = None
         self._pushes_sent = 0  # in all calls of `fit`: the numbers of pushes go on
         if spreads_over_hosts(assignment):
             share_over_hosts(self._learning(host))
@@ -104,6 +106,12 @@ class ServersStrategy(Strategy):
         self._generation += 1
         self.reporter.fit_begins()
         self._join()
+        local: LocalTrainingParts | None = None
+        if problem.rounds is not None:
+            from dtrain.strategies.parameter_server import local_steps
+
+            before = self.optimizer_state(problem.owner)
+            problem, local = local_steps.begin(problem, self.training, self.context.num_replicas, before)
         plan = placement.plan(
             problem.variables,
             len(self.assignment.cluster.servers),
@@ -138,6 +146,7 @@ class ServersStrategy(Strategy):
             steps_per_epoch=problem.steps_per_epoch,
             checkpoint_folder=None if leading is None else leading.checkpoints,
             on_close=self._closed,
+            local=local,
         )
         try:
             training = open_training(parts)
@@ -146,6 +155,7 @@ class ServersStrategy(Strategy):
                 keeper.stop(save=isinstance(error, SystemExit | KeyboardInterrupt))
             raise
         self._open = training
+        self._owner = problem.owner
         if self._generation == 1 and self._came_late and training.finished:
             what = "training" if self._lease.reply.ended else "this call of fit"
             ended = f"{what} had ended at step {training.global_step} before this task came"
@@ -161,6 +171,7 @@ class ServersStrategy(Strategy):
     def _closed(self, training: ServerTraining) -> None:
         """Keep what a call of `fit` that ends leaves to the next one, and to the farewell."""
         self._let_read(training.driver)
+        self._inner = training.inner_state
         leading = self._leading
         if leading is not None and leading.keeper is not None and not leading.keeper.asked.alone:
             leading.recorded[leading.keeper.asked.generation] = training.recorded
@@ -272,7 +283,12 @@ class ServersStrategy(Strategy):
         return InputWorkers()
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:
-        return None if self._leading is None else self._leading.optimizer_state(owner)
+        """See `FitStrategy`; in local steps it is that of this task's replica."""
+        if outer_of(self.training) is None:
+            return None if self._leading is None else self._leading.optimizer_state(owner)
+        if owner is not self._owner:
+            return None
+        return self._inner if self._open is None else self._open.inner_state
 
     def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
         """Yield checkpoints of the leader's folder, seen under the same path, or of the `remote` one."""

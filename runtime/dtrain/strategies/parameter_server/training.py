@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from dtrain import checkpoints
+from dtrain.checkpoints import OptimizerState
 from dtrain.config import ServerSection
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, InputError
@@ -28,6 +29,7 @@ from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
+from dtrain.state.rounds import Rounds
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import (
     Compute,
@@ -39,6 +41,24 @@ from dtrain.strategies.interface import (
 )
 from dtrain.types import Array
 from dtrain.wire.connecting import ConnectTask
+
+
+class LocalTrainingParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts that local steps add to one call of `fit`; see `local_steps`.
+
+    Attributes:
+        rounds: which batches make which round.
+        wrap: makes the servers' optimizer, with the program's in it, of the latter.
+        rule: the servers' optimizer as this call of `fit` has begun.
+        state: the moments with which this task's replica goes on; None: without.
+        make_replica: makes this task's replica, which contributes from the memory that it is given.
+    """
+
+    rounds: Rounds
+    wrap: Callable[[dict[str, Any]], dict[str, Any]]
+    rule: dict[str, Any]
+    state: OptimizerState | None
+    make_replica: Callable[["ServerTraining", ReplicaMemory], "ServerReplica"]
 
 
 class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +73,7 @@ class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
         patience_s: how long one may be away later.
         sequence: the number of the last push of this process.
         on_close: called when training ends.
+        local: in local steps; None: replicas push gradients.
     """
 
     number: int
@@ -70,6 +91,7 @@ class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_epoch: int
     checkpoint_folder: Path | None
     on_close: Callable[["ServerTraining"], None]
+    local: LocalTrainingParts | None = None
     clock: Clock = SYSTEM
 
 
@@ -95,6 +117,12 @@ class ServerReplica(TurnReplica):
         for name, update in self.updates.items():
             update[...] = self.weights[name]
         self._begun_s = self._reporter.begins()
+        self._steps = 1
+
+    @property
+    def state(self) -> OptimizerState | None:
+        """The state of the program's optimizer, where the replica has it."""
+        return None
 
     def next_batch(self) -> int:
         return self._machine.turn.part
@@ -115,7 +143,7 @@ class ServerReplica(TurnReplica):
         reporter = self._reporter
         reporter.slow_down(self._begun_s)
         try:
-            outcome = self._driver.push(examples, empty, sums)
+            outcome = self._driver.push(examples, empty, sums, self._steps)
             self._training.keep_changes()
         except DtrainError as error:
             raise self._training.reason_of(error) from None
@@ -166,10 +194,17 @@ class ServerTraining(TurnTraining):
         reporter.running()
         reporter.bytes_moved = lambda: driver.bytes_moved
         if self.parts.context.rank >= 0:
-            self.replicas = [ServerReplica(self, gradients)]
+            local = self.parts.local
+            make = ServerReplica if local is None else local.make_replica
+            self.replicas = [make(self, gradients)]
 
     def _learn_what_is_in_force(self) -> None:
         return
+
+    @property
+    def inner_state(self) -> OptimizerState | None:
+        """In local steps, the state of the program's optimizer in this task's replica."""
+        return next((replica.state for replica in self.replicas), None)
 
     @property
     def global_step(self) -> int:
@@ -275,7 +310,8 @@ class LeaderTraining(ServerTraining):
 
     @property
     def optimizer(self) -> dict[str, Any]:
-        return self._optimizer
+        inner: dict[str, Any] = self._optimizer["config"].get("inner")
+        return self._optimizer if self.parts.local is None else inner
 
     @property
     def recorded(self) -> Mapping[int, Row]:
@@ -319,8 +355,9 @@ class LeaderTraining(ServerTraining):
     def _change(self, order: FitOrder, optimizer: dict[str, Any]) -> None:
         weights = order.weights or {}
         new = {name: value for name, value in weights.items() if value is not self.weights[name]}
+        local = self.parts.local
         version, stops = self._orders.give(
-            optimizer,
+            optimizer if local is None else local.wrap(optimizer),
             term=self._orders.term,
             reached=self.global_step,
             stop=order.stop,

@@ -24,6 +24,7 @@ from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.runs.trial_reports import EVALUATED, append_report
 from dtrain.state.feed import UNKNOWN, Feed
+from dtrain.state.rounds import Rounds
 from dtrain.strategies.context import seed_of
 from dtrain.strategies.interface import (
     FitStrategy,
@@ -42,7 +43,7 @@ from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
-from dtrain.training.parts import Batch, Part, forecasts_of, parts_ahead
+from dtrain.training.parts import Batch, Part, RoundStream, forecasts_of, parts_ahead
 from dtrain.training.steps import Logs, TrainingStep, chance_of
 from dtrain.types import Array
 from dtrain.variables import TABLE_BYTES, VariableSpec
@@ -142,6 +143,9 @@ class Fit(msgspec.Struct):
     def _run(self, batches: Batches, epochs: Epochs) -> History:
         model, strategy = self.model, self.strategy
         horizon = int(self.compiled.optimizer.iterations) + epochs.max_steps
+        steps_per_epoch, local_steps = epochs.steps_per_epoch, strategy.context.local_steps
+        rounds = Rounds(local_steps, steps_per_epoch) if local_steps else None
+        epochs = epochs.in_rounds(rounds)
         self.compiled.optimizer.horizon = horizon  # type: ignore[misc]
         values = model.arrays
         optimizer = optimizers.serialize(self.compiled.optimizer)
@@ -149,13 +153,6 @@ class Fit(msgspec.Struct):
         description = describe_if_data(model, self.compiled) if leads else None
         folders = (
             callback.resume_from() for callback in (self.callbacks if strategy.context.is_leader else ())
-        )
-        feed = Feed(
-            batches.batch_size,
-            batches.count or 0,
-            epochs.steps_per_epoch,
-            batches.pipelines,
-            batches.files if leads else (),
         )
         problem = Problem(
             variables=self._variables(),
@@ -169,8 +166,10 @@ class Fit(msgspec.Struct):
             steps_per_epoch=epochs.steps_per_epoch,
             first_epoch=epochs.initial_epoch,
             alone=self.alone,
-            feed=UNKNOWN if self.alone else feed,
+            feed=UNKNOWN if self.alone else self._feed(batches, steps_per_epoch, with_files=leads),
             constraints=model.network.graph.constraints() if model.has_layers else {},
+            rounds=rounds,
+            updates=self.owner.updates,
         )
         if (before := _trained.get(strategy, self.owner)) is not self.owner and before.training is None:
             before.state = before.state_in(strategy)
@@ -180,13 +179,20 @@ class Fit(msgspec.Struct):
         model.arrays = training.weights
         model.stop_training = False
         # A training that a callback has kept goes on, also if this process has made some of its steps before.
-        updates = (0 if problem.resume_from else self.owner.updates) - training.first_step
-        self.compiled.optimizer.iterations.follow(lambda: updates + training.global_step)
+        updates = 0 if problem.resume_from else self.owner.updates
+
+        def updates_made() -> int:
+            steps = training.global_step - training.first_step
+            return updates + (steps if rounds is None else rounds.steps_before(steps))
+
+        self.compiled.optimizer.iterations.follow(updates_made)
         try:
             loop = self._loop(training, epochs)
             loop.begin()
             ranks = [replica.rank for replica in training.replicas]
             streams = batches.streams(ranks, training.cut, self.class_weight)
+            if rounds is not None:
+                streams = [RoundStream(stream, rounds, training.cut) for stream in streams]
             trace, activity = strategy.context.trace, strategy.context.activity
             forecasts = forecasts_of(ranks, training.cut, strategy.context.num_replicas, epochs.max_steps)
             read_s, begun_s = activity.input_s, time.monotonic()
@@ -214,6 +220,16 @@ class Fit(msgspec.Struct):
             loop.leading.callbacks.call("on_train_end", loop.leading.log.ended)
         self.history.take(training.recorded if loop.leading is None else loop.leading.log.rows)
         return self.history
+
+    def _feed(self, batches: Batches, steps_per_epoch: int, *, with_files: bool) -> Feed:
+        return Feed(
+            batches.batch_size,
+            batches.count or 0,
+            steps_per_epoch,
+            batches.pipelines,
+            batches.files if with_files else (),
+            self.strategy.context.local_steps,
+        )
 
     def _say_of_input(self, read_s: float, elapsed_s: float) -> None:
         """Print in the leader which share of the training was spent on waiting for batches, if it is much."""
@@ -258,11 +274,12 @@ class Fit(msgspec.Struct):
         sums = model.has_layers and model.network.sums_over_replicas
         context = self.strategy.context
         weighs_examples = context.weighs_examples
-        chance = partial(chance_of, seed_of(context), training.first_step, training.cut.parts)
+        first_step = self.owner.updates if context.local_steps else training.first_step
+        chance = partial(chance_of, seed_of(context), first_step, training.cut.parts)
 
         def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
             drawn = partial(chance, number)
-            scale = WHOLE if part.parts == 1 else part.scale(weighs_examples)
+            scale = WHOLE if part.parts == 1 or context.local_steps else part.scale(weighs_examples)
             of_step = None
             if sums:
                 of_step = StepSums(partial(sum_in_step, replica), batch.size if weighs_examples else 1.0)

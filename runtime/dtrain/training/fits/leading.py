@@ -24,6 +24,7 @@ from dtrain.messages import Row
 from dtrain.runs.ledger import CHECKPOINT
 from dtrain.runs.self_report import Activity
 from dtrain.runs.trial_reports import EVALUATED, TRAINED, append_report, prune_is_ordered
+from dtrain.state.rounds import Rounds
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
@@ -183,6 +184,10 @@ class Epochs(msgspec.Struct, frozen=True):
                 f"fit: expected steps_per_epoch >= 1 and 0 <= initial_epoch <= epochs, found {found}"
             )
         return cls(int(steps_per_epoch), epochs, initial_epoch)
+
+    def in_rounds(self, rounds: Rounds | None) -> "Epochs":
+        """Return the same epochs where a round is a step."""
+        return self if rounds is None else replace(self, steps_per_epoch=rounds.per_epoch)
 
     @property
     def max_steps(self) -> int:

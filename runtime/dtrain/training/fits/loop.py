@@ -168,21 +168,29 @@ class TrainingLoop:
         return partial(self._contribute, replica, number, part, place)
 
     def _contribute(self, replica: Replica, number: int, part: Part, place: _ReplicaOfTask) -> Outcome:
-        """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`)."""
+        """Compute one part: a gradient, a verdict. The next part may be the same again (`on_stale`).
+
+        A part of a round of local steps is computed batch by batch, until there is a verdict on all of it.
+        """
         place.sheet.to(COMPUTE)
-        if part.batch is None:
-            outcome = replica.commit(0.0, 0, None, part.empty)
-            place.sheet.judged(outcome.verdict, 0, self.training.global_step)
+        step, loss = None, 0.0
+        for each, of_batch in part.steps or ((number, part),):
+            if of_batch.batch is None:
+                outcome = replica.commit(0.0, 0, None, of_batch.empty)
+                continue
+            step = self.make_step(replica, each, of_batch, of_batch.batch)
+            logs = self.train_step(step)
+            loss = step.contribute(logs)
+            sums = place.totals.of_one(of_batch.batch, step, logs)
+            try:
+                outcome = replica.commit(loss, of_batch.batch.size, sums, of_batch.empty)
+            except NonFiniteGradientError as error:
+                raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
+            if outcome.verdict is not Verdict.PENDING:
+                break
+        place.sheet.judged(outcome.verdict, outcome.accepted if step else 0, self.training.global_step)
+        if step is None:
             return outcome
-        step = self.make_step(replica, number, part, part.batch)
-        logs = self.train_step(step)
-        loss = step.contribute(logs)
-        sums = place.totals.of_one(part.batch, step, logs)
-        try:
-            outcome = replica.commit(loss, part.batch.size, sums, part.empty)
-        except NonFiniteGradientError as error:
-            raise NonFiniteGradientError(f"{error}; {self.explain(step)}") from error
-        place.sheet.judged(outcome.verdict, outcome.accepted, self.training.global_step)
         if outcome.verdict is Verdict.REFUSED:
             self._refused_loss = loss
             self._note_refusal(step, place)
