@@ -38,6 +38,32 @@ TRAINING = [
     bug("training/fits/leading.py", "Steering.goes_back", "self.model.stop_training = self._stop_told"),
 ]
 
+LOCAL = "strategies/parameter_server/local_steps.py"
+LOCAL_STEPS = [
+    bug(
+        "state/rounds.py",
+        "Rounds.batches",
+        "min(first + self.local_steps, (epoch + 1) * self.steps_per_epoch)",
+        "first + self.local_steps",
+    ),
+    bug("state/rounds.py", "Rounds.parts", "batch * parts + part", "batch * parts"),
+    bug(LOCAL, "RoundReplica.commit", "self._updates += 1"),
+    bug(
+        LOCAL,
+        "RoundReplica.commit",
+        "finite and len(self._given) < len(batches)",
+        "len(self._given) < len(batches)",
+    ),
+    bug(LOCAL, "RoundReplica._push", "name in self.updates or self._outer.values", "self._outer.values"),
+    bug(LOCAL, "RoundReplica.next_batch", "self._obey()"),
+    bug(
+        "state/feed.py",
+        "Feed.other_rounds",
+        "self.local_steps or before.local_steps",
+        "self.local_steps and before.local_steps",
+    ),
+]
+
 CALLBACKS = [
     bug(
         STOPPING,
@@ -75,4 +101,4 @@ CALLBACKS = [
     ),
 ]
 
-FOUND = [*TRAINING, *CALLBACKS]
+FOUND = [*TRAINING, *LOCAL_STEPS, *CALLBACKS]

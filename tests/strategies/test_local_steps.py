@@ -63,6 +63,16 @@ def test_one_replica_is_one_process_to_the_bit(tmp_path, more):
         np.testing.assert_array_equal(mine, alone)
 
 
+@pytest.mark.parametrize("merged", [{"merge": "rda"}, {"compression": "bf16"}])
+def test_what_is_not_trained_travels_as_values_beside_differences(tmp_path, merged):
+    """The statistics of BatchNormalization, whose differences would be added to nothing."""
+    with SingleStrategy().scope():
+        *_, expected = trained_twice(network())
+    *_, found = InMemoryCluster(tmp_path, 1, 2, local_steps=H, **merged).run(network, trained_twice)[0]
+    for mine, alone in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, alone, rtol=0.05, atol=0.05)
+
+
 def test_a_schedule_of_a_callback_reaches_the_optimizer_of_the_replicas(tmp_path):
     def body(model):
         slower = dt.callbacks.LearningRateScheduler(lambda epoch: 0.02 / (1 + epoch) ** 2)
