@@ -44,6 +44,14 @@ def test_digits(output):
     assert accuracy > 0.9
 
 
+def test_local_steps(output):
+    words = ("--workers", "2", "--ps", "1", "--no-evaluator", "--local-steps", "20", "--backup-workers", "1")
+    log = output(*words, EXAMPLES / "local_steps.py", "--epochs", "20")
+    assert "20 epochs, 460 steps of each replica" in log
+    (accuracy,) = numbers(r"held-out accuracy ([\d.]+)", log)
+    assert accuracy > 0.94
+
+
 def test_linear_regression(output):
     words = (
         "--workers",
