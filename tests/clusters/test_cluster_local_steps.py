@@ -40,13 +40,21 @@ STORIES = {
         *("--set", "restart.worker.policy=never", "--set", "training.too_few=shrink"),
         *killed(("worker:0", 3)),
     ),
+    "a worker in the second fit": killed(("worker:1", ROUNDS + 3)),
     "the chief in async": (*ASYNC, *killed(("chief:0", 3))),
 }
 
 
+def fits_of(name):
+    return 2 if "second fit" in name else 1
+
+
 @pytest.fixture(scope="module", autouse=True)
 def told(early):
-    return {name: early.start(*WORDS, *QUICK, *story, *PROGRAM) for name, story in STORIES.items()}
+    return {
+        name: early.start(*WORDS, *QUICK, *story, *PROGRAM, "--fits", str(fits_of(name)))
+        for name, story in STORIES.items()
+    }
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -54,10 +62,11 @@ def test_every_example_counts_once_whoever_dies(name, told):
     launch = told[name]
     succeeded(launch)
     report = report_of(launch.run_dir)
-    assert report["global_step"] == ROUNDS
+    assert report["global_step"] == ROUNDS * fits_of(name)
     assert launch.err.count("killed by SIGKILL") >= " ".join(STORIES[name]).count("at_step")
     [text] = re.findall(r"counts (.*)", launch.out)
-    assert [float(count) for count in text.split()] == pytest.approx([EPOCHS] * len(text.split()), rel=1e-4)
+    expected = [EPOCHS * fits_of(name)] * len(text.split())
+    assert [float(count) for count in text.split()] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_status_counts_rounds_and_their_steps(told):

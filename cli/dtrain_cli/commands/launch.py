@@ -238,9 +238,16 @@ def _show_by_hand(
 
 
 def _show_plan(run_plan: "RunPlan") -> None:
+    from dtrain.config import local_steps_of
+
     shared = dict(set.intersection(*(set(launch.environment.items()) for launch in run_plan.tasks)))
     click.echo(f"run {run_plan.run.run_id} in {run_plan.run.run_dir}")
     click.echo("addresses are examples: picked now, not held")
+    if steps := local_steps_of(run_plan.spec.training):
+        click.echo(
+            f"local steps: a replica sends its variables, and reads them, once in {steps} of its steps: "
+            f"1/{steps} of the bytes of a push for every step"
+        )
     for launch in run_plan.tasks:
         click.echo(f"\n{launch.task}  {launch.address or '(no address)'}")
         click.echo(f"  command  {shlex.join(launch.command)}")

@@ -164,6 +164,12 @@ def test_plan_for_people_can_be_pasted_into_a_shell(program, tmp_path):
     assert "evaluator:0" not in done.stdout
 
 
+def test_plan_says_what_local_steps_send(program, tmp_path):
+    said = dtrain("plan", "--runs-dir", tmp_path, "--local-steps", "20", program).stdout
+    assert "once in 20 of its steps: 1/20 of the bytes of a push for every step" in said
+    assert "local steps" not in dtrain("plan", "--runs-dir", tmp_path, program).stdout
+
+
 def test_a_plan_of_other_machines_is_shown_without_touching_them(program, tmp_path):
     spec = tmp_path / "spec.yaml"
     spec.write_text("cluster: {chief: [machine-a:2222], ps: [machine-b:2222]}\n")

@@ -139,8 +139,8 @@ class RoundReplica(ServerReplica):
 
     def _obey(self) -> None:
         """Take over the numbers of the program's optimizer that are in force with the newest values."""
-        said = self._machine.inner
-        assert said is not None, "the servers say it with the first values"
+        said = self._machine.inner or self._outer.inner  # servers of a later fit say nothing of this one
+        assert said is not None, "an outer optimizer has an inner one"
         if said != self._said:
             self._said = said
             self._inner = optimizers.from_config({**said, "config": {**said["config"], "use_ema": False}})
