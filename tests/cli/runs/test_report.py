@@ -18,12 +18,12 @@ from dtrain_cli.runs.report import ProcessMeter, ProcessUsage, build_report, is_
 
 FILES = RunFiles(Path("/runs/r"))
 RUN_FIELDS = (
-    "run name state started ended exit_code global_step max_steps rolled_back_steps evaluation goodput failure "
-    "stalled unsaved "
+    "run name state started ended exit_code global_step max_steps local_steps rolled_back_steps evaluation goodput "
+    "failure stalled unsaved "
     "run_dir tasks"
 )
 TASK_FIELDS = (
-    "task state pid host address step loss examples_per_s staleness_mean stale_gradients bytes_sent "
+    "task state pid host address step loss examples_per_s staleness_mean stale_gradients local_steps bytes_sent "
     "bytes_received cpu_percent "
     "memory_bytes restarts heartbeat_age_s waiting_for busy_with leads waiting_share input_share reading_s stalled_s exit_code message certificate_ends log"
 )
@@ -58,7 +58,7 @@ def test_every_field_is_there_and_null_where_it_does_not_apply():
     assert filled == {"task", "state", "restarts", "log"}
     assert {name for name in empty if empty[name] is None} == {
         "started", "ended", "exit_code", "global_step", "max_steps", "evaluation", "goodput", "failure", "stalled",
-        "unsaved",
+        "unsaved", "local_steps",
     }  # fmt: skip
 
 
