@@ -44,7 +44,8 @@ def test_status_says_why_it_waits_and_until_when(waiting):
     code, out, _ = command("status")
     assert code == 0
     assert "pending" in out
-    assert "job 17 is PENDING (Resources); it may begin at 2026-11-22T10:00:30" in out
+    # The table breaks its lines where the terminal ends.
+    assert "job 17 is PENDING (Resources); it may begin at 2026-11-22T10:00:30" in " ".join(out.split())
     report = json.loads(command("status", "--json")[1])
     assert report["state"] == "pending"
     assert {task["state"] for task in report["tasks"]} == {"pending"}
