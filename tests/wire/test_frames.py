@@ -61,7 +61,7 @@ STATES = st.builds(
     plan=st.none() | PLAIN,
     lineage=LINEAGES,
     alone=st.booleans(),
-    feed=st.builds(Feed, INTS, INTS, INTS, INTS, st.tuples(st.builds(DataFile, TEXTS, INTS, INTS))),
+    feed=st.builds(Feed, INTS, INTS, INTS, INTS, st.tuples(st.builds(DataFile, TEXTS, INTS, INTS)), INTS),
     dealt=st.builds(
         Dealt,
         INTS,
@@ -103,6 +103,7 @@ FIELDS = {
     int | None: st.none() | INTS,
     tuple[int, int]: st.tuples(INTS, INTS),
     dict[str, Any]: PLAIN,
+    dict[str, Any] | None: st.none() | PLAIN,
     tuple[str, ...]: st.lists(TEXTS, max_size=3).map(tuple),
     TaskStatus | None: st.none() | STATUSES,
     tuple[TaskStatus, ...]: st.lists(STATUSES, max_size=3).map(tuple),
