@@ -16,16 +16,14 @@ import msgspec
 
 from dtrain.config import choices
 from dtrain.messages import AnyMessage, Challenge, Opening, Proof, Proven
-from dtrain.messages.replicas import Direction, HostState, LedgerRecord, StepCall, Welcome
 
 FROZEN = Path(__file__).parent / "protocol.json"
-BETWEEN_HOSTS = (HostState, Direction, LedgerRecord, StepCall, Welcome)
 
 
 def described() -> dict[str, list[str]]:
     """Return, of every message and of every type within one, its fields in their order with types and defaults."""
     found: dict[str, list[str]] = {}
-    waiting: list[object] = [*get_args(AnyMessage), Opening, Challenge, Proof, Proven, *BETWEEN_HOSTS]
+    waiting: list[object] = [*get_args(AnyMessage), Opening, Challenge, Proof, Proven]
     while waiting:
         kind = waiting.pop()
         waiting += get_args(kind)

@@ -98,6 +98,7 @@ FIELDS = {
     bool: st.booleans(),
     float: FLOATS,
     bytes: st.binary(max_size=30),
+    dict[str, bytes]: st.dictionaries(st.text(max_size=5), st.binary(max_size=30), max_size=3),
     messages.Verdict: st.sampled_from(messages.Verdict),
     str | None: st.none() | TEXTS,
     int | None: st.none() | INTS,

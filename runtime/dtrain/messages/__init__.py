@@ -61,7 +61,7 @@ from dtrain.messages.opening import (
     Proven,
 )
 from dtrain.messages.replicas import Doorbell, Enter, Entered, Over
-from dtrain.messages.rounds import CallMade, MemberReport, Told
+from dtrain.messages.rounds import CallMade, LeaderRecord, MemberReport, PartCall, Told
 from dtrain.messages.servers import (
     AskLearned,
     Commit,
@@ -131,6 +131,8 @@ AnyMessage = (
     | MemberReport
     | Told
     | CallMade
+    | LeaderRecord
+    | PartCall
     | Refusal
 )
 
@@ -162,6 +164,7 @@ __all__ = [
     "Initialised",
     "Join",
     "JoinPlace",
+    "LeaderRecord",
     "Learned",
     "Lineage",
     "Load",
@@ -177,6 +180,7 @@ __all__ = [
     "Operated",
     "Operation",
     "Over",
+    "PartCall",
     "Proof",
     "Proven",
     "Pull",

@@ -194,3 +194,36 @@ class Told(Message, frozen=True, gc=False, kw_only=True):
 
 class CallMade(Message, frozen=True, gc=False):
     """A member of a host to the others: it has made a call within a step, of which memory says all."""
+
+
+class LeaderRecord(Message, frozen=True, gc=False, kw_only=True):
+    """The leader to one member of each other host: entries that it has written into its ledger. That member
+    writes them into the ledger of its host.
+
+    Attributes:
+        position: above that of every record before.
+        whole: whether these are all entries that count: others have ended.
+    """
+
+    term: int
+    position: int
+    whole: bool
+    entries: dict[str, bytes]
+
+
+class PartCall(Message, frozen=True, gc=False, kw_only=True):
+    """A member to one member of each other host: a collective call that a part makes while it is computed, or
+    the end of the part.
+
+    Attributes:
+        part: its number in the batch.
+        number: of the call, from 0; at the end of the part how many it has made.
+        examples: at the end of the part, of how many it is the mean; -1: this is a call.
+        body: of a call, its head and its arrays.
+    """
+
+    round: int
+    part: int
+    number: int
+    examples: int = -1
+    body: bytes = b""

@@ -41,6 +41,9 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 _LOOK = struct.pack("2l", 0, int(LOOK_S * 1e6))
 _LATE = (TimeoutError, BlockingIOError)
 """Raised each `LOOK_S` while nothing moves."""
+_PIECE_BYTES = 256 * 1024
+SSL_WANT_READ = 2
+"""The number of the error of TLS that asks for more bytes; its class would load ssl."""
 
 
 def bytes_of(array: Array) -> memoryview:
@@ -64,12 +67,19 @@ class _End:
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def fileno(self) -> int:
+        return self._connection.fileno()
+
     def abort(self, reason: str) -> None:
         """Make the wait under way, and all later ones, raise PeerLostError with the first such reason."""
         self._ended = self._ended or reason
         with contextlib.suppress(OSError):
             # Not the method of a TLS connection, which would let a thread in the midst of it read ciphertext.
             socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
+
+    def close_in_child(self) -> None:
+        """Close the copy that a forked process has."""
+        self._connection.close()
 
     def _lost(self, why: str) -> PeerLostError:
         self._ended = self._ended or f"lost the stream of {self.peer} ({why})"
@@ -107,6 +117,24 @@ class Incoming(_End):
             self.bytes_received += count
             view = view[count:]
 
+    def receive_now(self) -> bytes:
+        """Return bytes that have come, without a wait; none: more may come. From the first call on this is
+        the only way to receive. Raises a `PeerLostError` where the connection is gone or was aborted.
+        """
+        if self._ended is not None:
+            raise PeerLostError(self._ended)
+        self._connection.setblocking(False)
+        try:
+            come = self._connection.recv(_PIECE_BYTES)
+        except OSError as error:
+            if isinstance(error, BlockingIOError) or error.errno == SSL_WANT_READ:
+                return b""
+            raise self._lost(error.strerror or str(error)) from None
+        if not come:
+            raise self._lost("it has ended the connection")
+        self.bytes_received += len(come)
+        return come
+
     def close(self) -> None:
         self.abort(f"the stream of {self.peer} is closed")
         self._connection.close()
@@ -130,6 +158,11 @@ class Outgoing(_End):
         self._waiting = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"stream to {peer}", daemon=True)
         self._thread.start()
+
+    @property
+    def unsent(self) -> int:
+        """How many arrays, about, have not left."""
+        return self._queue.qsize()
 
     def send(self, block: Array) -> None:
         """Send an array, flat and contiguous, after all others; it must not change before `flush` returns."""
@@ -340,6 +373,7 @@ class Listener:
         self._limit = streams
         self._changed = threading.Condition()
         self._open: OrderedDict[tuple[str, str], Incoming] = OrderedDict()
+        self._routes: dict[str, Callable[[str, Incoming], None]] = {}
         self._stopped = False
         self._handshake = ServerHandshake(credentials, refuse)
         self._encryption = _encryption(credentials, own_address)
@@ -373,6 +407,18 @@ class Listener:
     def _opened(self, tasks: Collection[str], name: str) -> Incoming | None:
         there = (self._open.pop((task, name), None) for task in tasks)
         return next((stream for stream in there if stream is not None), None)
+
+    def route(self, prefix: str, take: Callable[[str, Incoming], None]) -> None:
+        """Give each stream to `take` whose name begins so, with the rest of the name, as soon as it comes."""
+        with self._changed:
+            self._routes[prefix] = take
+            there = [key for key in self._open if key[1].startswith(prefix)]
+            for key in there:
+                take(key[1].removeprefix(prefix), self._open.pop(key))
+
+    def end_route(self, prefix: str) -> None:
+        with self._changed:
+            del self._routes[prefix]
 
     def stop(self) -> None:
         self._acceptor.stop(STOP_LIMIT_S)
@@ -408,6 +454,10 @@ class Listener:
             connection.close()
             return
         with self._changed:
+            prefix = next((each for each in self._routes if name.startswith(each)), None)
+            if prefix is not None:
+                self._routes[prefix](name.removeprefix(prefix), stream)
+                return
             replaced = self._open.pop((task, name), None)
             self._open[task, name] = stream
             if replaced is None and len(self._open) > self._limit:

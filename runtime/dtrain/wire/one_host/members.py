@@ -1,8 +1,9 @@
-"""Connections between the members of one host: they bring messages, and tell of a death.
+"""Connections between members: they bring messages, and tell of a death.
 
-Each two members have a socket (SOCK_SEQPACKET). It ends when its last holder does, after that process's last
-message and its last write to memory, so that an end is final. A child that the program forks must not hold it
-open: it closes its copies at once.
+Each two members of a host have a socket (SOCK_SEQPACKET). It ends when its last holder does, after that
+process's last message and its last write to memory, so that an end is final. A child that the program forks
+must not hold it open: it closes its copies at once. Members of other hosts are reached by streams
+(`wire.member_streams`).
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from dtrain.messages import AnyMessage
 from dtrain.wire.frames import Limits
+from dtrain.wire.member_streams import MemberStreams, OpenStream
 from dtrain.wire.one_host.packets import PacketSocket
 
 _LIMITS = Limits(1 << 26, 0)
@@ -33,13 +35,16 @@ class Heard(NamedTuple):
 class MemberLinks:
     """This member's sockets, one to each other member, by their numbers.
 
-    One thread receives, and one at a time sends; `offer` may be called by any thread.
+    One thread uses it at a time, but for `events.poll`, `wake` and `offer`.
 
     Attributes:
+        events: finds where messages come from, for `take`.
         ranks: of all members, as their driver knows them.
+        far: the streams to members of other hosts; None where there are none.
     """
 
     ranks: Sequence[int] = ()
+    far: MemberStreams | None = None
 
     def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
         self._links: dict[int, tuple[socket.socket, PacketSocket]] = {}
@@ -49,18 +54,23 @@ class MemberLinks:
         self._offers = count()
         self._guard = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.epoll()
-        self._poll.register(self._wake, select.EPOLLIN)
+        self.events = select.epoll()
+        self.events.register(self._wake, select.EPOLLIN)
         for number, each in sockets.items():
             self.use(number, each)
         _open.add(self)
+
+    def reach(self, open_stream: OpenStream, longest: int) -> MemberStreams:
+        """Reach members of other hosts, too, in messages of at most so many bytes."""
+        self.far = MemberStreams(open_stream, self.events, self.wake, longest)
+        return self.far
 
     def use(self, number: int, connection: socket.socket) -> None:
         """Let this socket lead to the member of a number."""
         connection.setblocking(False)
         self._links[number] = connection, PacketSocket(connection)
         self._member_of[connection.fileno()] = number
-        self._poll.register(connection, select.EPOLLIN)
+        self.events.register(connection, select.EPOLLIN)
 
     @property
     def numbers(self) -> set[int]:
@@ -77,12 +87,12 @@ class MemberLinks:
     def offer(self, rank: int, connection: socket.socket) -> None:
         """Keep the socket to a process that is to become a member of this rank; `take_up` puts it in use."""
         with self._guard:
-            if self._poll.closed:
+            if self.events.closed:
                 connection.close()  # this member has left
                 return
             earlier = self._offered.pop(rank, None)
             self._offered[rank] = next(self._offers), connection
-            os.eventfd_write(self._wake, 1)  # a wait in `receive` ends
+        self.wake()
         if earlier is not None:
             earlier[1].close()
 
@@ -100,12 +110,20 @@ class MemberLinks:
             self.use(number, offered[1])
         return offered is not None
 
+    def wake(self) -> None:
+        """Let the present or next wait for messages end."""
+        with self._guard:
+            if not self.events.closed:  # else this member has left
+                os.eventfd_write(self._wake, 1)
+
     # Messages
 
     def send(self, number: int, message: AnyMessage) -> None:
         """Send a message, or keep it for later if the receiver reads none: only the newest one counts."""
         self._late.pop(number, None)
         if number not in self._links:
+            if self.far is not None:
+                self.far.send(number, message)
             return
         try:
             self._links[number][1].send(message)
@@ -122,15 +140,24 @@ class MemberLinks:
 
     def receive(self, timeout_s: float) -> list[Heard]:
         """Return all that has come, of each member in its order; wait for it at most so long."""
+        return self.take(self.events.poll(max(0.0, timeout_s)))
+
+    def take(self, ready: Sequence[tuple[int, int]]) -> list[Heard]:
+        """Return what has come, where `events` has found something."""
         for number, message in list(self._late.items()):
             self.send(number, message)
         found: list[Heard] = []
-        for descriptor, _ in self._poll.poll(max(0.0, timeout_s)):
+        for descriptor, _ in ready:
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
-                continue
-            number = self._member_of[descriptor]
-            found += self._received(number, self._links[number][1])
+            elif (member := self._member_of.get(descriptor)) is not None:
+                found += self._received(member, self._links[member][1])
+            elif self.far is not None:
+                number, messages = self.far.received(descriptor)
+                found += [Heard(number, message) for message in messages]
+        if self.far is not None:
+            self.far.settle()
+            found += [Heard(number, None) for number in self.far.take_ended()]
         return found
 
     def _received(self, number: int, packets: PacketSocket) -> list[Heard]:
@@ -152,11 +179,13 @@ class MemberLinks:
         connection, _ = self._links.pop(number, (None, None))
         self._late.pop(number, None)
         if connection is not None:
-            self._poll.unregister(connection)
+            self.events.unregister(connection)
             del self._member_of[connection.fileno()]
             connection.close()
 
     def close(self) -> None:
+        if self.far is not None:
+            self.far.close()
         with self._guard:
             self._close()
 
@@ -167,13 +196,15 @@ class MemberLinks:
         self._offered.clear()
         self._member_of.clear()
         self._late.clear()
-        if not self._poll.closed:
-            self._poll.close()
+        if not self.events.closed:
+            self.events.close()
             os.close(self._wake)
 
 
 def _close_in_child() -> None:
     for each in list(_open):
+        if each.far is not None:
+            each.far.close_in_child()
         each._close()  # without the guard, which another thread of the parent may hold
 
 
