@@ -1,6 +1,6 @@
 """Words in shared memory by which the replicas of a host agree, and the leader's record that outlives it.
 
-The rule *Words* (docs/design/collectives.md#words):
+The rule *Words*:
 
 1. A word has one writer at a time: the process whose part or slice it is about, then its successor, who
 writes
@@ -19,6 +19,7 @@ The rule *The ledger* (docs/design/collectives.md#the-ledger):
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, overload
 
 import msgspec
@@ -158,69 +159,79 @@ _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 class Ledger:
-    """One process's view.
+    """One process's view, which several of its threads may use.
 
     Attributes:
         entries: the newest of each name, as of the last `read` or `write`.
     """
 
-    def __init__(self, data: Array, words: SharedWords, need: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        data: Array,
+        words: SharedWords,
+        need: Callable[[int, int], None],
+        guard: AbstractContextManager[object] | None = None,
+    ) -> None:
         """Lay it over memory of zeros, or over one that others use.
 
         Args:
             need: called before bytes of `data` are written that may not be there yet: from, to.
+            guard: lets one thread of this process in at a time; None: one thread alone uses it.
         """
         self._data = data
         self._words = words
         self._need = need
         self.nbytes = len(data)
         self._half_bytes = (len(data) - HEAD_BYTES) // 2
+        self._guard = guard or nullcontext()
         self._read = 0
         self.entries: dict[str, bytes] = {}
 
     def write(self, entries: Mapping[str, bytes]) -> None:
         """Write entries, all or none; an empty one ends its name. InputError: there is no room."""
-        self.read()
-        self.entries = _laid_over(self.entries, entries.items())
-        half, end = divmod(self._read, 1 << _END_BITS)
-        batch = _encode(list(entries.items()))
-        if end + _LENGTH_BYTES + len(batch) > self._half_bytes:
-            half, end = half + 1, 0
-            batch = _encode(list(self.entries.items()))
-            if _LENGTH_BYTES + len(batch) > self._half_bytes:
-                largest = max(self.entries, key=lambda name: len(self.entries[name]))
-                raise InputError(
-                    f"the leader keeps {len(batch)} bytes for the next one, {largest!r} most of them; "
-                    f"expected at most {self._half_bytes}: use callbacks that keep less"
-                )
-        start = self._start(half) + end
-        stop = start + _LENGTH_BYTES + len(batch)
-        self._need(start, stop)
-        self._data[start:stop] = memoryview(len(batch).to_bytes(_LENGTH_BYTES, "little") + batch)
-        self._read = (half << _END_BITS) + end + stop - start
-        self._words[0] = self._read
+        with self._guard:
+            self.read()
+            self.entries = _laid_over(self.entries, entries.items())
+            half, end = divmod(self._read, 1 << _END_BITS)
+            batch = _encode(list(entries.items()))
+            if end + _LENGTH_BYTES + len(batch) > self._half_bytes:
+                half, end = half + 1, 0
+                batch = _encode(list(self.entries.items()))
+                if _LENGTH_BYTES + len(batch) > self._half_bytes:
+                    largest = max(self.entries, key=lambda name: len(self.entries[name]))
+                    raise InputError(
+                        f"the leader keeps {len(batch)} bytes for the next one, {largest!r} most of them; "
+                        f"expected at most {self._half_bytes}: use callbacks that keep less"
+                    )
+            start = self._start(half) + end
+            stop = start + _LENGTH_BYTES + len(batch)
+            self._need(start, stop)
+            self._data[start:stop] = memoryview(len(batch).to_bytes(_LENGTH_BYTES, "little") + batch)
+            self._read = (half << _END_BITS) + end + stop - start
+            self._words[0] = self._read
 
     def read(self) -> dict[str, bytes]:
         """Return the entries that have changed since the last call, by name; an empty one has ended."""
-        known = self.entries
-        while (word := self._words[0]) != self._read:
-            half, end = divmod(word, 1 << _END_BITS)
-            known_half, known_end = divmod(self._read, 1 << _END_BITS)
-            begin = known_end if half == known_half else 0
-            start = self._start(half)
-            copy = self._data[start + begin : start + end].tobytes()
-            if self._words[0] >> _END_BITS != half:
-                continue  # what was copied may have been written over
-            found = [entry for batch in _batches(copy) for entry in batch]
-            self.entries = _laid_over({} if begin == 0 else self.entries, found)
-            self._read = word
-        if self.entries is known:
-            return {}
-        return {
-            name: self.entries.get(name, b"")
-            for name in {**known, **self.entries}
-            if known.get(name) != self.entries.get(name)
-        }
+        with self._guard:
+            known = self.entries
+            while (word := self._words[0]) != self._read:
+                half, end = divmod(word, 1 << _END_BITS)
+                known_half, known_end = divmod(self._read, 1 << _END_BITS)
+                begin = known_end if half == known_half else 0
+                start = self._start(half)
+                copy = self._data[start + begin : start + end].tobytes()
+                if self._words[0] >> _END_BITS != half:
+                    continue  # what was copied may have been written over
+                found = [entry for batch in _batches(copy) for entry in batch]
+                self.entries = _laid_over({} if begin == 0 else self.entries, found)
+                self._read = word
+            if self.entries is known:
+                return {}
+            return {
+                name: self.entries.get(name, b"")
+                for name in {**known, **self.entries}
+                if known.get(name) != self.entries.get(name)
+            }
 
     def _start(self, half: int) -> int:
         return HEAD_BYTES + half % 2 * self._half_bytes

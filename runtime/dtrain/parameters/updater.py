@@ -305,6 +305,7 @@ class Updater:
     """The blocks of the step that is begun.
 
     Attributes:
+        dense: blocks of the groups of dense variables, whatever the step is.
         blocks: to be made. Together they are everything that changes, but for those `beside`.
         beside: blocks to be made beside their tables, and carried into them when all of them are made.
         pieces: of the mean gradient, where its norm is limited: all are squared before a block is made.
@@ -334,10 +335,10 @@ class Updater:
         }
         self._parts: dict[int, _GroupUpdate | _TableUpdate] = {**dict(enumerate(groups)), **self._tables}
         self._squares = np.zeros(pieces_in(layout)) if squares is None else squares
-        self._dense = [block for group in groups for block in group.blocks]
+        self.dense: Sequence[Block] = [block for group in groups for block in group.blocks]
         self._groups = groups
         self._of_variables: list[list[Piece]] = []
-        self.blocks: Sequence[Block] = self._dense
+        self.blocks: Sequence[Block] = self.dense
         self.beside: Sequence[Block] = ()
         self.pieces: Sequence[Piece] = ()
 
@@ -346,7 +347,7 @@ class Updater:
         for part in self._parts.values():
             part.begin(step)
         if tables := self._tables.values():
-            self.blocks = [*self._dense, *(block for table in tables for block in table.blocks)]
+            self.blocks = [*self.dense, *(block for table in tables for block in table.blocks)]
             self.beside = [block for table in tables for block in table.beside]
         self._optimizer = step.optimizer
         if self.limited or not step.optimizer.elementwise:

@@ -380,7 +380,7 @@ class RoundLeader:
             self._lanes = lanes
         self._tried = True
         last = self._rules.phases - 1
-        first = last if self._carrying is not None else 0
+        first = last - 1 if self._carrying is not None else 0
         self._attempt = ReduceAttempt(
             number=self._number,
             made=made,
@@ -442,7 +442,7 @@ class RoundLeader:
             self._commit(attempt.made)
             return True
         self._attempt = msgspec.structs.replace(attempt, first=phase, last=phase)
-        if self._rules.carries and phase == self._rules.phases - 1:
+        if self._rules.carries and phase == self._rules.phases - 2:
             self._carrying = attempt.made
         self._dirty |= attempt.lanes.keys()
         return False

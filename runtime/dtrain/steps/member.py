@@ -90,6 +90,11 @@ class RoundMember:
         if self.number == self.leader:
             self._lead(now)
 
+    def await_first(self, for_s: float) -> None:
+        """Let others be silent so much longer until they are first heard: they begin together."""
+        self._heard_s = {number: at + for_s for number, at in self._heard_s.items()}
+        self._contact_s = dict(self._heard_s)
+
     # How it stands
 
     @property
@@ -112,8 +117,21 @@ class RoundMember:
 
     @property
     def leads_in(self) -> int:
-        """The term in which it leads; 0: it does not."""
-        return self._leading.term if self._leading is not None and not self.left_behind else 0
+        """The term in which it leads; 0: it does not, or has not yet heard from those that go on with it."""
+        leading = self._leading
+        return leading.term if leading is not None and leading.round >= 0 and not self.left_behind else 0
+
+    def is_begun(self, number: int) -> bool:
+        """Return whether a member has begun, as far as this one has heard."""
+        return number not in self._follower.new
+
+    @property
+    def probed(self) -> Collection[int]:
+        """The members of which this one has to know now whether they live: those that lead before it does."""
+        if self._leading is not None or not {self.leader} & (self._gone | self._silent):
+            return ()
+        rank, others = self.members[self.number].rank, self.members.items()
+        return [each for each, seat in others if seat.rank < rank and each not in self._gone]
 
     @property
     def stands(self) -> str | None:

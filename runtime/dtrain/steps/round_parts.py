@@ -25,8 +25,8 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
         alone: whether the live replica of the lowest rank computes every part.
         shares: whether the model is so large that several members of a host reduce it.
         phases: how many phases a lane goes through, one after another, where others wait for each.
-        carries: whether the last phase changes values that are there once: it may be done again, but nothing
-            before it.
+        carries: whether the last phase changes values that are there once. It may be done again, and so may
+            the phase before it, which writes down at each host what makes the round; but nothing before.
     """
 
     replicas: int

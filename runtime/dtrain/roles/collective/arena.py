@@ -6,8 +6,7 @@
 - a gradient and the sums of loss and metrics for each part of a batch;
 - the sums of the epochs that have not ended, with which a round begins, for two rounds in turn;
 - where a step does not wait for every replica, the record of how training stands;
-- where there are several hosts, the mean over them, what this host has promised to the others, and where each
-  replica takes streams;
+- where there are several hosts, the mean over them;
 - the rows of tables that gradients list, and new rows of tables that are there once. They lie in a second
   shared memory, whose pages are allocated when they are first written.
 
@@ -22,8 +21,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.between_hosts.follower import Vote
-from dtrain.collectives.board import LINE_WORDS, Board, SharedWords, bits, lines
+from dtrain.collectives.board import LINE_WORDS, Board, SharedWords, lines
 from dtrain.config.training_section import RANKS_MAX
 from dtrain.errors import InputError, PeerRefusedError, SpecError
 from dtrain.learning import optimizers
@@ -37,7 +35,6 @@ from dtrain.roles.collective.shared_records import (
     FitRecord,
     GivenRows,
     NewRows,
-    VoteRecord,
     bytes_in,
     nbytes_of,
     put_bytes,
@@ -48,7 +45,6 @@ from dtrain.wire.one_host.shared_memory import GrowingMemory, SharedMemory
 
 SUMS_BYTES = 64 * 1024
 RECORD_BYTES = 256 * 1024
-ADDRESS_BYTES = 512
 _ALIGNED_BYTES = 64
 
 
@@ -82,8 +78,6 @@ class ArenaShape(msgspec.Struct, frozen=True):
         kinds = [(group.dtype, group.size) for group in groups]
         means = [(group.dtype, group.size) for group in groups if group.trainable]
         held = [part for side in self.sides for part in side for _ in self.names(part)]
-        # A vote has the sums of all parts of two steps.
-        record_bytes = RECORD_BYTES + (2 * self.parts * self.sums_nbytes if self.several_hosts else 0)
         return [
             ("int64", lines(self.ranks, self.parts) * LINE_WORDS),
             *((part.dtype, part.size) for part in held),
@@ -92,8 +86,7 @@ class ArenaShape(msgspec.Struct, frozen=True):
             ("float64", pieces_in(self.layout)),
             *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
-            *[("uint8", ADDRESS_BYTES)] * (self.ranks if self.several_hosts else 0),
-            *[("uint8", record_bytes)] * (2 if self.backups or self.several_hosts else 0),
+            *[("uint8", RECORD_BYTES)] * (2 if self.backups else 0),
         ]
 
     @property
@@ -195,10 +188,7 @@ class Arena:
         self._tallies = [next(arrays), next(arrays)]
         groups = shape.layout.groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
-        self._addresses = [next(arrays) for _ in range(shape.ranks if shape.several_hosts else 0)]
-        places = list(arrays)
-        self.record = FitRecord(self.board.record, places)
-        self.vote = VoteRecord(self.board.record, places)
+        self.record = FitRecord(self.board.record, list(arrays))
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:
@@ -250,34 +240,6 @@ class Arena:
         """Return all arrays of values and slots at a version, flat, in one order for all hosts."""
         arrays = (array for part in self.sides[version % 2] for array in part.values())
         return [array.reshape(-1) for array in arrays if array.size]
-
-    def begin(
-        self,
-        members: Sequence[int],
-        version: int = 0,
-        tally: Open = (),
-        *,
-        number: int = 1,
-        batches: int = 0,
-    ) -> None:
-        """Begin the first round at this host."""
-        self.put_tally(number, tally)
-        self.board.versions[number % 2] = version
-        self.board.members[number % 2] = bits(members)
-        self.board.batches[number % 2] = batches
-        self.board.summed[0] = number - 1
-
-    def vote_first(self, vote: Vote) -> None:
-        self.vote.write(vote)
-        for seat in vote.successors:
-            self.put_address(seat.rank, seat.address)
-
-    def put_address(self, rank: int, address: str) -> None:
-        told = address.encode()
-        self._addresses[rank][:] = np.frombuffer(told.ljust(ADDRESS_BYTES, b"\0"), np.uint8)
-
-    def address(self, rank: int) -> str:
-        return self._addresses[rank].tobytes().rstrip(b"\0").decode(errors="replace")
 
     def put_sums(self, part: int, sums: Sums | None) -> int:
         """Store the sums of a part; return their length. Raises an InputError if they are too long."""

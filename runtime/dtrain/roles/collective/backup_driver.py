@@ -38,8 +38,6 @@ NO_PLACE = -1
 class BackupDriver:
     """One replica; the methods with the same names are those of `CollectiveDriver`."""
 
-    across: None = None
-
     def __init__(
         self,
         arena: Arena,
@@ -154,7 +152,8 @@ class BackupDriver:
             return PENDING
         return self._outcome(part)
 
-    def look_across(self) -> None:
+    def look(self) -> None:
+        """Learn what others have done, between two steps."""
         self._shared.sync()
         if self.dead:
             self._shared.surely(lambda fit: False)

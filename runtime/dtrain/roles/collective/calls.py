@@ -240,47 +240,63 @@ def _known(call: ReplicaCall, kinds: tuple[ArrayKind, ...]) -> tuple[WrittenCall
 class CallLog(Exchange):
     """The calls of every part of the newest round, in memory that the replicas of a host map.
 
-    One process writes the calls of a part: its owner, then its successor. Those of a part that another host
-    computes the replica writes that speaks for this host. A call counts once the word of the part says so.
+    One process writes the calls of a part: its owner, then its successor. Over several hosts there is twice
+    as much memory: behind the calls of parts that are computed here lie those that other hosts have told.
+    There one member writes. Both are the same, where a part was computed at two hosts, one after the other.
+    A call counts once the word of the part says so.
     """
 
-    def __init__(self, memory: CallMemory) -> None:
+    def __init__(self, memory: CallMemory, parts: int | None = None, *, of_others: bool = False) -> None:
+        """Begin, to write calls of parts that are computed here, or those that other hosts have told; `parts`
+        is given where there are several hosts.
+        """
+        parts = len(memory.members) if parts is None else parts
         self.memory = memory
-        super().__init__(memory.members, "part")
+        self._places = range(0, len(memory.members), parts)
+        self._own = parts if of_others else 0
+        super().__init__(range(parts), "part")
 
     def begin(self, of_round: int) -> None:
         self.round = of_round
-        self._starts = [[self.memory.region(part)] for part in self.memory.members]
+        self._starts = [[self.memory.region(place)] for place in self.memory.members]
+
+    def _made_at(self, place: int) -> int:
+        return count(self.memory.called[place], self.round)
 
     def made(self, member: int) -> int:
-        return count(self.memory.called[member], self.round)
+        return max([self._made_at(member + each) for each in self._places])
+
+    def made_here(self, member: int) -> int:
+        return self._made_at(member + self._own)
 
     def ended(self, member: int) -> int | None:
-        over = count(self.memory.over[member], self.round)
+        over = max([count(self.memory.over[member + each], self.round) for each in self._places])
         return over - 1 if over else None
 
     def end(self, member: int, examples: int = 1) -> None:
-        self.memory.over[member] = counted(self.round, 1 + min(examples, 1))
+        self.memory.over[member + self._own] = counted(self.round, 1 + min(examples, 1))
 
     def give(self, member: int, number: int, given: GivenCall) -> None:
         """Add the next call of a part. Raises an InputError or SharedMemoryError if there is no room."""
-        if number != self.made(member):
+        place = member + self._own
+        if number != self._made_at(place):
             return
-        written, start = WrittenCall.of(given), self._start(member, number)
+        written, start = WrittenCall.of(given), self._start(place, number)
         first = start + written.first
-        self.memory.need(member, first + written.nbytes - self.memory.region(member))
+        self.memory.need(place, first + written.nbytes - self.memory.region(place))
         self.memory.memory[start : start + len(written.head)] = written.head
         for view, array in zip(self._views(written, start), given.arrays, strict=True):
             view[...] = array
-        self.memory.called[member] = counted(self.round, number + 1)
+        self.memory.called[place] = counted(self.round, number + 1)
 
     def call(self, member: int, number: int) -> GivenCall:
-        start = self._start(member, number)
+        there = [member + each for each in self._places if self._made_at(member + each) > number]
+        start = self._start(there[0], number)
         written = self.memory.read(start)
         return GivenCall(written.call, self._views(written, start))
 
-    def _start(self, part: int, number: int) -> int:
-        starts = self._starts[part]
+    def _start(self, place: int, number: int) -> int:
+        starts = self._starts[place]
         while len(starts) <= number:
             written = self.memory.read(starts[-1])
             starts.append(starts[-1] + written.first + written.nbytes)

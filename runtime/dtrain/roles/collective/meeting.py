@@ -186,7 +186,7 @@ class Meeting:
         if message.generation < self._generation:
             caller.send(Over(generation=self._generation))
         elif shared is not None and shared.terms.state.generation == message.generation:
-            if message.host and shared.hosts is not None and not isinstance(caller, PassesOn):
+            if message.host and shared.hosts is not None:
                 shared.hosts.ask_in(rank, message)
             self._send_terms(caller, shared, {})
         elif not self.gathers:

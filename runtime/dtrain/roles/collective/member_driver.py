@@ -4,34 +4,39 @@
     ... write driver.gradients() from driver.store.variables ...
     outcome = driver.contribute(examples, sums, finite)      # PENDING: ask for the next part of this step
 
-The program's thread carries messages and reduces while it waits (`member_rounds`). What was made meanwhile is
-*adopted* as it goes on, so that it sees a version change at no other moment.
+The program's thread carries messages and reduces while it waits (`member_rounds`). Over several hosts a
+thread of its own carries messages, so that others hear of this member while it computes. What was made
+meanwhile is *adopted* by the program's thread as it goes on, so that it sees a version change at no other
+moment.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from dtrain.collectives.step import Phase
 from dtrain.config.choices import TooFew
-from dtrain.errors import PeerLostError, TooFewReplicasError
+from dtrain.errors import LeftBehindError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
 from dtrain.parameters.replica_memory import ReplicaMemory
-from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.lane_work import LaneWork
 from dtrain.roles.collective.member_rounds import LeaderOrders, MemberRounds, not_finite
+from dtrain.roles.collective.over_hosts import OverHosts
 from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
-from dtrain.steps.member import RoundMember
+from dtrain.steps.member import BEAT_S, RoundMember
 from dtrain.types import Array
 from dtrain.wire.one_host.members import MemberLinks
 
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
+LAST_WORDS_S = 3.0
+"""The longest time that a member which leaves waits for other hosts to be told what it has said."""
 _SOON_S = 0.2
 """The seconds after which a wait is shown, and all are told for whom they wait."""
 
@@ -48,22 +53,20 @@ class MemberDriver(MemberRounds):
         made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
-    across: None = None
-
     def __init__(
         self,
         arena: Arena,
         links: MemberLinks,
         member: RoundMember,
-        store: TwoSidedStore,
         rules: Rules,
         orders: LeaderOrders,
         waits: Waits,
-        *,
-        phases: Sequence[Phase],
+        work: LaneWork,
     ) -> None:
-        """Take part; `phases` are those that a lane goes through, in this order."""
-        super().__init__(arena, links, member, store, rules, orders, waits, phases=phases)
+        """Take part; `work` does this member's lanes."""
+        super().__init__(arena, links, member, rules, orders, waits, work)
+        self._thread: threading.Thread | None = None
+        self._closed = False
         self._own: Deal | None = None
         self._beside: set[Deal] = set()
         self._places: dict[int, int] = {}
@@ -71,6 +74,22 @@ class MemberDriver(MemberRounds):
         self._base = member.round
         self._place = 0
         self._owner = threading.get_ident()
+
+    def serve(self, over_hosts: OverHosts) -> None:
+        """Carry messages to and from other hosts in a thread, also while the program computes."""
+        self.over_hosts = over_hosts
+        self._thread = threading.Thread(target=self._serve, name="rounds", daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._closed:
+            try:
+                self._look(BEAT_S)
+            except BaseException as error:  # it belongs to the program's thread
+                with self._turn:
+                    self._failure = error
+                    self._turn.notify_all()
+                return
 
     # Parts
 
@@ -88,6 +107,8 @@ class MemberDriver(MemberRounds):
                 self._own, self._base = due[0], self._round
                 self._place = due[0].place
                 self._member.begins(due[0])
+                if self.over_hosts is not None:
+                    self.over_hosts.computes(due[0].part % self._dealt_parts, self._base)
             return self._own.part
 
     def place_of(self, part: int) -> int:
@@ -175,7 +196,7 @@ class MemberDriver(MemberRounds):
     def __enter__(self) -> None:
         self._turn.acquire()
         while self.leads and self._member.reduces:
-            if threading.get_ident() == self._owner:
+            if self._thread is None and threading.get_ident() == self._owner:
                 self._look(LOOK_S)
             else:
                 self._turn.wait(LOOK_S)
@@ -197,7 +218,8 @@ class MemberDriver(MemberRounds):
     def look(self) -> None:
         """Carry messages, without a wait."""
         with self._turn:
-            self._look(0.0)
+            if self._thread is None:
+                self._look(0.0)
             self._raise()
             self._adopt()
 
@@ -205,6 +227,8 @@ class MemberDriver(MemberRounds):
         """Let others look at memory again."""
         with self._turn:
             self._links.notify(CallMade())
+            if self.over_hosts is not None:
+                self.over_hosts.tell()
 
     def _wait(
         self,
@@ -234,7 +258,12 @@ class MemberDriver(MemberRounds):
                     if computes and self._member.to_compute and not self.finished:
                         return False
                     self._check_enough()
-                if self._look(timeout_s):
+                if self._thread is not None:
+                    with self._turn:
+                        heard = self._turn.wait(timeout_s)
+                else:
+                    heard = self._look(timeout_s)
+                if heard:
                     since_s, timeout_s = self._waits.clock.now(), _SOON_S
                     continue
                 timeout_s = LOOK_S
@@ -248,19 +277,25 @@ class MemberDriver(MemberRounds):
 
     def awaited(self, what: str) -> str:
         """Return for whom this member waits, and for what."""
+        if self._held >= 0:
+            return f"{self._needed - self._held} more replicas"
         names = ", ".join(self._member.awaited) or "replicas"
         parts = ", ".join(str(part % self._dealt_parts) for part in self._member.awaited_parts)
         of_step = f"{f'gradient of part {parts}' if parts else 'end'} of step {self._version + 1}"
         return f"{names}, {what or of_step}"
 
+    @property
+    def _needed(self) -> int:
+        return self._rules.needed(self._dealt_parts, self._dealt_parts)
+
     def _check_enough(self) -> None:
-        rules, parts = self._rules, self._member.known.dealt.parts
+        rules = self._rules
         if self._held < 0 or self.finished:
             return
         waited_s = self._waits.clock.now() - self._held_since_s
         if rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s:
             raise TooFewReplicasError(
-                f"too few replicas: {rules.needed(parts, parts)} are needed for version {self._version + 1} "
+                f"too few replicas: {self._needed} are needed for version {self._version + 1} "
                 f"and {self._held} are left, for {waited_s:.1f} s (training.too_few: {rules.too_few})"
             )
 
@@ -268,7 +303,10 @@ class MemberDriver(MemberRounds):
         if self._failure is not None:
             raise self._failure
         if self._is_left:
-            raise PeerLostError("the others have gone on without this replica")
+            raise LeftBehindError(
+                "the others have gone on without this replica, of which they had heard nothing for a lease: "
+                "start it again"
+            )
 
     # Calls within a step (without backups): parts are known by their numbers in the batch
 
@@ -300,6 +338,8 @@ class MemberDriver(MemberRounds):
             if deal != self._own:
                 self._beside.add(deal)
                 self._member.begins(deal)
+                if self.over_hosts is not None:
+                    self.over_hosts.computes(slot, self._base)
         return deal.place
 
     def complete(self, slot: int, examples: int, sums: Sums | None, finite: bool) -> None:
@@ -317,13 +357,25 @@ class MemberDriver(MemberRounds):
         with self._turn:
             self._pump()
             self._raise()
-        if not self._look(_SOON_S):
+        with self._turn:
+            heard = self._turn.wait(_SOON_S) if self._thread is not None else self._look(_SOON_S)
+        if not heard:
             with self._turn:
                 self._member.tell_late()
             self._waits.check(since_s, whom)
 
     def close(self) -> None:
-        """Leave: the others go on without this member."""
+        """Leave: the others go on without this member, once what it has said has left."""
+        if self._thread is not None:
+            assert self.over_hosts is not None, "it serves other hosts"
+            until_s = time.monotonic() + LAST_WORDS_S
+            with self._turn:
+                while not self.over_hosts.all_told and time.monotonic() < until_s and self._failure is None:
+                    self._turn.wait(BEAT_S)
+                self.over_hosts.close(until_s)
+                self._closed = True
+                self._links.wake()
+            self._thread.join()
         self._links.close()
 
 

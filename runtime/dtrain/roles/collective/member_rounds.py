@@ -5,13 +5,15 @@ What is to be done `steps.member.RoundMember` decides (docs/design/steps.md).
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import NamedTuple
 
 from dtrain.collectives.step import Phase
-from dtrain.config.choices import NanPolicy, Weighting
-from dtrain.errors import NonFiniteGradientError
-from dtrain.messages import Sums, Verdict
+from dtrain.config.choices import NanPolicy
+from dtrain.errors import NonFiniteGradientError, PeerError
+from dtrain.messages import AnyMessage, Sums, Verdict
 from dtrain.messages.rounds import (
+    CallMade,
     CompletePart,
     MemberReport,
     MemberSeat,
@@ -20,10 +22,10 @@ from dtrain.messages.rounds import (
     Told,
 )
 from dtrain.parameters.store import TwoSidedStore
-from dtrain.parameters.updater import Contributions
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.round import SliceWork
+from dtrain.roles.collective.lane_work import LaneJob, LaneWork
+from dtrain.roles.collective.over_hosts import OverHosts
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.fit_state import Open
@@ -66,17 +68,13 @@ class LeaderOrders(NamedTuple):
         heed: lets what is ordered hold, in this thread.
         values: returns the values that the leader assigns, by name, and whether training ends with them.
         adopt: counts a round that is over; the sums of epochs come with one of which it was not told.
-        sums_after: returns the sums of the epochs that have not ended, with those of a version's parts.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.
-        carry: writes down what makes a round before it cannot be made of anything else any more.
     """
 
     heed: Callable[[], None]
     values: Callable[[], tuple[Mapping[str, bytes], bool]]
     owes_values: Callable[[], bool]
     adopt: Callable[[Adopted, Open], None]
-    sums_after: Callable[[Open, int, Sequence[Sums]], Open]
-    carry: Callable[[int, RoundMade], None]
 
 
 class MemberRounds:
@@ -93,26 +91,26 @@ class MemberRounds:
         arena: Arena,
         links: MemberLinks,
         member: RoundMember,
-        store: TwoSidedStore,
         rules: Rules,
         orders: LeaderOrders,
         waits: Waits,
-        *,
-        phases: Sequence[Phase],
+        work: LaneWork,
     ) -> None:
-        """Take part; `phases` are those that a lane goes through, in this order."""
+        """Take part; `work` does this member's lanes."""
         known = member.known
-        self.store = store
+        self.store = work.store
         self.rank = member.members[member.number].rank
         self.made_by: list[int] = []
         self._arena, self._links, self._member = arena, links, member
         self._rules, self._orders, self._waits = rules, orders, waits
         self._dealt_parts = known.dealt.parts
-        self._phases, self._work = phases, SliceWork(store)
+        self._work = work
+        self.over_hosts: OverHosts | None = None
         self._version, self._side = known.version, known.side
         self._adopted, self._adopted_round = known.version, member.round
         self._news: list[Adopted] = []
-        self._begun_attempt = -1, -1
+        self._awaits_records: Reduce | None = None
+        self._seats_asking: SimpleQueue[MemberSeat] = SimpleQueue()
         self._made: tuple[int, RoundMade] = -1, RoundMade()
         self._voids = {False: 0, True: 0}
         self._round = member.round
@@ -120,8 +118,9 @@ class MemberRounds:
         self._asked: dict[int, int] = {}
         self._welcomed: set[int] = set()
         self._ended: set[int] = set()
+        self._heard: dict[int, AnyMessage] = {}
         self._unlinked: dict[int, float] = {}
-        self._is_left = self._led = False
+        self._is_left, self._led_in = False, 0
         self.owes_values = False
         self._arrives = self._resyncs = False
         self._ordered: RoundMade | None = None
@@ -185,53 +184,119 @@ class MemberRounds:
 
     def _look(self, timeout_s: float) -> bool:
         """Wait for messages; return whether there were any."""
-        heard = self._links.receive(timeout_s)
+        ready = self._links.events.poll(timeout_s)
         with self._turn:
+            heard = self._links.take(ready)
             now_s = self._waits.clock.now()
+            is_news = False
             for number, message in heard:
-                if message is None:
-                    self._ended.add(number)
-                    self._member.gone(number)
-                elif isinstance(message, MemberReport | Told):
-                    self._member.received(number, message, now_s)
-            self._pump()
-            self._turn.notify_all()
+                if isinstance(message, MemberReport | Told):
+                    if isinstance(message, Told) or message.member == number:
+                        self._member.received(number, message, now_s)
+                    before, self._heard[number] = self._heard.get(number), message
+                    is_news |= isinstance(message, MemberReport) and message != before
+                else:
+                    is_news = True
+                    self._hear(number, message)
+            if self._pump() or is_news:
+                self._turn.notify_all()
         return bool(heard)
 
-    def _pump(self) -> None:
-        """Let the member go on, and do what follows."""
-        member = self._member
+    def _hear(self, number: int, message: AnyMessage | None) -> None:
+        """Take in an end, or a message that is not of the machine."""
+        if message is None:
+            self._note_end(number)
+        elif self.over_hosts is not None:
+            if isinstance(message, CallMade):
+                self._orders.heed()  # another member may have written what the leader has ordered
+            self.over_hosts.take(message)
+
+    def _note_end(self, number: int) -> None:
+        self._ended.add(number)
+        self._member.gone(number)
+        if self.over_hosts is not None:
+            self.over_hosts.ended(number)
+
+    def _pump(self) -> bool:
+        """Let the member go on, and do what follows; return whether anything did."""
+        member, acts = self._member, False
         while True:
             now_s = self._waits.clock.now()
             self._arrive()
+            over = self.over_hosts
+            if over is not None:
+                self._take_lanes(over)
             sent, actions = member.drain(now_s)
+            if over is not None and any(isinstance(each, AbandonAttempt | ComputeDeals) for each in actions):
+                self._abandon(over)  # before a new leader hears of that, or a gradient is written
             for number, message in sent:
-                if isinstance(message, Told) and message.attempt is not None and message.attempt.first:
-                    self._note_carry(message.round, message.attempt.first, message.attempt.made)
                 self._links.send(number, message)
             for action in actions:
                 self._carry_out(action, now_s)
             self._round = member.round
+            if over is not None:
+                over.know()
+                while not self._seats_asking.empty():
+                    member.admit(self._seats_asking.get())
             self._link(now_s)
             self._welcome()
-            if not actions:
-                return
+            if over is not None:
+                self._go_on_over_hosts(over)
+            acts = acts or bool(actions)
+            if not actions and self._led_in == member.leads_in:
+                return acts
+
+    def _go_on_over_hosts(self, over: OverHosts) -> None:
+        over.look()
+        over.tell()
+        if over.changed:
+            over.changed = False
+            self._orders.heed()
+            self._links.notify(CallMade())
+        waits = self._awaits_records
+        if waits is not None:
+            self._orders.heed()
+            if over.position >= waits.attempt.written:
+                self._awaits_records = None
+                self._reduce(waits.round, waits.attempt)
+
+    def _take_lanes(self, over: OverHosts) -> None:
+        """Note which lanes are through, or cannot go on."""
+        for job, error in over.lanes.take():
+            attempt = job.attempt
+            if error is None:
+                self._member.reduced(attempt.number, attempt.last + 1)
+            elif isinstance(error, PeerError):
+                self._member.failed(attempt.number, over.lanes.means.blamed)
+            else:
+                self._failure = error
+
+    def _abandon(self, over: OverHosts) -> None:
+        self._awaits_records = None
+        over.lanes.abandon()
 
     def _arrive(self) -> None:
         """Say that this process, where it leads, orders nothing more; first what an earlier leader owes."""
-        if self.leads and not self._led:
-            self._led = True
+        if self._led_in != (term := self._member.leads_in):
+            self._led_in = term
             self._orders.heed()
-            self.owes_values = self._orders.owes_values()
+            if term and self.over_hosts is not None:
+                self.over_hosts.begin_to_lead()
+            self.owes_values = bool(term) and self._orders.owes_values()
+        written = -1 if self.over_hosts is None else self.over_hosts.position
         if self.owes_values:
-            self._member.arrive(self._member.round, ordered=RoundMade(values=True))
+            self._member.arrive(self._member.round, written, RoundMade(values=True))
         elif self._arrives:
-            self._member.arrive(self._member.round, ordered=self._ordered)
+            self._member.arrive(self._member.round, written, self._ordered)
 
     def _carry_out(self, action: Action, now_s: float) -> None:
         match action:
-            case Reduce(round_, attempt):
+            case Reduce(round_, attempt) if self.over_hosts is None:
                 self._reduce(round_, attempt)
+            case Reduce():
+                assert self.over_hosts is not None, "on one host a lane is reduced at once"
+                self._abandon(self.over_hosts)
+                self._awaits_records = action
             case CommitRound(round_, made):
                 self._commit(round_, made)
             case SkipRounds(_, version, side):
@@ -245,25 +310,29 @@ class MemberRounds:
             case LeaveRun():
                 self._is_left = True
             case AbandonAttempt():
-                """Nothing is left of it: a lane is reduced at once."""
+                """It has been, before this was said."""
 
     def _link(self, now_s: float) -> None:
-        """Connect new members, and ask in those that would like to be."""
+        """Connect new members, and let those ask that would like to be."""
         if self._member.members is not self._known_members:
             self._known_members = self._member.members
-            self._links.ranks = sorted(self.members)
+            host = self._known_members[self._member.number].host
+            self._links.ranks = sorted(
+                seat.rank for seat in self._known_members.values() if seat.host == host
+            )
         offered = self._links.offered
         numbers = self._links.numbers
         for number, seat in self._member.members.items() if len(numbers) < len(self._member.members) else ():
             if number in numbers or number in self._ended or number == self._member.number:
                 continue
+            if self.over_hosts is not None and self.over_hosts.is_linked(seat):
+                continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
             elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S:
                 self._unlinked.pop(number)
-                self._ended.add(number)
-                self._member.gone(number)
-        for rank, which in offered.items() if self.leads else ():
+                self._note_end(number)
+        for rank, which in offered.items() if self.leads and self.over_hosts is None else ():
             if self._asked.get(rank) != which:
                 self._asked[rank] = which
                 self._member.admit(
@@ -271,53 +340,35 @@ class MemberRounds:
                 )
 
     def _welcome(self) -> None:
-        for seat, told, _ in self._member.welcome:
-            if seat.number not in self._welcomed and seat.number in self._links.numbers:
+        over = self.over_hosts
+        for welcomed in self._member.welcome:
+            seat, told, _ = welcomed
+            if over is not None and over.welcome(welcomed):
+                continue
+            here = over is None or not over.is_linked(seat)
+            if seat.number not in self._welcomed and (not here or seat.number in self._links.numbers):
                 self._welcomed.add(seat.number)
                 self._links.send(seat.number, told)
 
+    def ask_in(self, seat: MemberSeat) -> None:
+        """Let a process take part later, if this member leads; any thread may call this."""
+        self._seats_asking.put(seat)
+        self._links.wake()
+
     # Rounds
 
-    def _note_carry(self, round_: int, phase: int, made: RoundMade) -> None:
-        """Write down, as the leader, what makes a round, before the phase that changes what is there once."""
-        if made.parts and Phase.ROWS in self._phases and phase == len(self._phases) - 1:
-            self._orders.carry(round_, made)
-
     def _reduce(self, round_: int, attempt: ReduceAttempt) -> None:
-        self._orders.heed()
-        lanes = attempt.lanes[self._member.number]
-        made, last = attempt.made, attempt.last == len(self._phases) - 1
-        if made.void:
-            if 0 in lanes:
-                values, ends = self._orders.values()
-                self.store.assign_beside(values, self._side, ends=ends)
+        orders, made = self._orders, attempt.made
+        orders.heed()
+        values = orders.values() if made.void else ({}, False)
+        sums = [done.sums for done in made.parts if done.sums is not None]
+        job = LaneJob(round_, attempt, self._member.seats, self._version, self._side, values, sums)
+        if self.over_hosts is not None:
+            self._member.written(self.over_hosts.position)
+            self.over_hosts.lanes.begin(job)
         else:
-            if (round_, attempt.number) != self._begun_attempt:
-                self._begin(attempt)
-                self._begun_attempt = round_, attempt.number
-            for phase in range(attempt.first, attempt.last + 1):
-                if self.leads:
-                    self._note_carry(round_, phase, made)
-                for lane in lanes:
-                    self._work.work(self._phases[phase], lane, attempt.count)
-        if last and 0 in lanes:
-            sums = [done.sums for done in made.parts if done.sums is not None]
-            before = self._arena.tally(self._side)
-            assert before is not None, "the sums of a version are written before it begins"
-            self._arena.put_tally(self._side + 1, self._orders.sums_after(before, self._version, sums))
-        self._member.reduced(attempt.number, attempt.last + 1)
-
-    def _begin(self, attempt: ReduceAttempt) -> None:
-        made = attempt.made
-        given = Contributions.of(
-            [self._arena.given(done.place) for done in made.parts],
-            made.divisor - len(made.parts),
-            [done.examples for done in made.parts] if self._rules.weighting == Weighting.EXAMPLES else None,
-            self._version,
-        )
-        needs = self._work.begin(given, self._side)
-        if Phase.SQUARES in needs and Phase.SQUARES not in self._phases:
-            self._work.work(Phase.SQUARES, 0, 1)
+            self._work.run(job)
+            self._member.reduced(attempt.number, attempt.last + 1)
 
     def _commit(self, round_: int, made: RoundMade) -> None:
         self._made = round_, made
@@ -367,6 +418,8 @@ def not_finite(waits: Waits, rank: int, step: int) -> str:
 
 def phases_of(store: TwoSidedStore, arena: Arena) -> list[Phase]:
     """Return the phases that a lane goes through."""
-    limits = not store.optimizer.elementwise
-    rows = bool(arena.shape.tables_once)
-    return [*([Phase.SQUARES] if limits else ()), *([Phase.ROWS] if rows else ()), Phase.UPDATE]
+    rows = [Phase.ROWS, Phase.NOTE] if arena.shape.tables_once else []
+    before = [*([] if store.optimizer.elementwise else [Phase.SQUARES]), *rows]
+    # Else each lane updates what it has the means of, without a wait for other lanes.
+    means = [Phase.MEANS] if arena.shape.several_hosts and (before or arena.rows.tables) else []
+    return [*means, *before, Phase.UPDATE]

@@ -1,13 +1,12 @@
 """The settings of a replica among those of its host, and how it waits."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from dtrain.collectives.board import Board
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
-from dtrain.errors import TooFewReplicasError, WaitTimeoutError
+from dtrain.errors import WaitTimeoutError
 from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
@@ -54,67 +53,6 @@ class Orders(Protocol):
         """Return the sums of the epochs that have not ended, with those given for the step that is being made
         from this version; they are not counted by that.
         """
-
-
-class Book(Protocol):
-    """The leader's ledger at this host, as the replica that speaks for the host uses it."""
-
-    @property
-    def entries(self) -> Mapping[str, bytes]: ...
-
-    @property
-    def concluded(self) -> bool:
-        """Whether the leader has ended training, as far as this replica has read."""
-
-    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""
-
-
-class Across(Protocol):
-    """One replica's part in the agreement of its host with others."""
-
-    def poll(self, number: int, dead: Set[int]) -> bool:
-        """Receive what other hosts have done; return whether the words of the board have changed. Raises a
-        PeerError if this host does not go on with the others.
-        """
-
-    def over(self, number: int) -> None: ...
-
-    @property
-    def leads(self) -> bool: ...
-
-    @property
-    def elsewhere(self) -> Set[int]:
-        """The ranks of live replicas at other hosts, as far as the leader knows them."""
-
-    @property
-    def awaited(self) -> str:
-        """The tasks for which this one waits while other hosts are late, or ""."""
-
-    @property
-    def has_newcomers(self) -> bool:
-        """Whether hosts join in this round, which this replica, as the leader, has to welcome."""
-
-    def welcome(self) -> None:
-        """Send them the variables, which stay as they are until these hosts have them."""
-
-    def set_book(self, book: Book) -> None: ...
-
-    def record(self, entries: Mapping[str, bytes]) -> None:
-        """Send the other hosts what this replica has written into its ledger, where it leads."""
-
-    def close(self) -> None: ...
-
-
-class NoOrders:
-    """A leader that orders nothing."""
-
-    def heed(self, version: int) -> None: ...
-
-    def carry_out(self) -> None: ...
-
-    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
-        return ()
 
 
 class Awaited(NamedTuple):
@@ -164,31 +102,3 @@ class Waits(msgspec.Struct, frozen=True):
             )
         self.waiting(whom)
         return left_s
-
-
-class Shortage:
-    """The time for which too few replicas live, as one of them measures it."""
-
-    def __init__(self, board: Board, rules: Rules, clock: Clock) -> None:
-        self._board = board
-        self._rules = rules
-        self._clock = clock
-        self._since_s: float | None = None
-
-    def goes_on(self, number: int, version: int, needed: int, live: int) -> float:
-        """Return since when too few replicas live for round `number`, or raise a TooFewReplicasError."""
-        rules, now_s = self._rules, self._clock.now()
-        if self._since_s is None:
-            self._since_s = now_s
-        waited_s = now_s - self._since_s
-        is_over = rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s
-        if is_over or self._board.gave_up[0] == number:
-            self._board.gave_up[0] = number  # else the other members might only find that it has ended
-            raise TooFewReplicasError(
-                f"too few replicas: {needed} are needed for version {version + 1} and {live} are left, for "
-                f"{waited_s:.1f} s (training.too_few: {rules.too_few})"
-            )
-        return self._since_s
-
-    def ends(self) -> None:
-        self._since_s = None

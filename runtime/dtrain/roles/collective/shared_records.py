@@ -13,14 +13,12 @@ speaks for a host writes them before it says that it has the mean, and they stay
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import ClassVar, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
+from dtrain.collectives.all_reduce import ElementRange
 from dtrain.collectives.backups import BackupFit
-from dtrain.collectives.between_hosts.all_reduce import ElementRange
-from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.collectives.board import Column
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -30,7 +28,6 @@ from dtrain.types import Array
 
 _LENGTH_BYTES = 8
 _encoder = msgspec.msgpack.Encoder()
-_Kind = TypeVar("_Kind", BackupFit, Vote)
 
 
 def put_bytes(place: Array, told: bytes) -> None:
@@ -49,18 +46,16 @@ def bytes_in(place: Array) -> bytes:
     return place[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
 
 
-class _Record(Generic[_Kind]):
-    """The record, as one process reads and writes it.
+class FitRecord:
+    """The record of a training with backups, as one process reads and writes it.
 
     Attributes:
         places: two, for bytes.
     """
 
-    _kind: ClassVar[type]
-
     def __init__(self, words: Column, places: Sequence[Array]) -> None:
         self._words = words
-        self._decoder: msgspec.msgpack.Decoder[_Kind] = msgspec.msgpack.Decoder(self._kind)
+        self._decoder = msgspec.msgpack.Decoder(BackupFit)
         self.places = places
         self.number = -1
 
@@ -68,7 +63,7 @@ class _Record(Generic[_Kind]):
     def has_changed(self) -> bool:
         return self._words[0] != self.number
 
-    def read(self) -> _Kind:
+    def read(self) -> BackupFit:
         while True:
             number = self._words[0]
             place = self.places[number % 2]
@@ -77,23 +72,11 @@ class _Record(Generic[_Kind]):
                 self.number = number
                 return self._decoder.decode(told)
 
-    def write(self, record: _Kind) -> None:
+    def write(self, record: BackupFit) -> None:
         """Write a new one; the caller holds the lock. Raises an InputError if it is too long."""
         number = self._words[0] + 1
         put_bytes(self.places[number % 2], _encoder.encode(record))
         self._words[0] = self.number = number
-
-
-class FitRecord(_Record[BackupFit]):
-    """The fit's state of a training with backups."""
-
-    _kind = BackupFit
-
-
-class VoteRecord(_Record[Vote]):
-    """The vote of a host."""
-
-    _kind = Vote
 
 
 _PAGE_BYTES = 4096

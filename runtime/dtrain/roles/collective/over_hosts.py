@@ -1,0 +1,244 @@
+"""The work of one member for other hosts: the leader's records, calls within a step, newcomers.
+
+The memory of a host has what its members share. So of each other host one member is told, the *writer*: it is
+the begun member of the lowest number there. It writes into the memory of its host, and lets the others of its
+host look. What it is told comes in order, and all of it comes again on a new connection and to a new writer.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from dtrain.errors import PeerRefusedError
+from dtrain.exchange.calls import WrittenCall
+from dtrain.messages import AnyMessage
+from dtrain.messages.rounds import LeaderRecord, MemberSeat, PartCall
+from dtrain.roles.collective.calls import CallLog, CallMemory
+from dtrain.roles.collective.calls_over_hosts import call_of
+from dtrain.roles.collective.lane_work import LaneThread
+from dtrain.steps.follower import first_attempt
+from dtrain.steps.member import RoundMember, Welcomed
+from dtrain.wire.member_streams import MemberStreams
+
+
+class HostLedger(NamedTuple):
+    """The leader's ledger at this host.
+
+    Attributes:
+        position: returns the position of its newest record; -1: there is none.
+        entries: returns all that count.
+        begin_term: writes records from a position on, as the leader.
+        receive: writes what the leader, at another host, has written; with True nothing else counts any more.
+    """
+
+    position: Callable[[], int]
+    entries: Callable[[], Mapping[str, bytes]]
+    begin_term: Callable[[int], None]
+    receive: Callable[[Mapping[str, bytes], bool], None]
+
+
+class OtherHosts(NamedTuple):
+    """The ways of this task to other hosts.
+
+    Attributes:
+        learn: notes where a member listens.
+        bring: sends the values to a newcomer whose host has no other member, without a wait.
+        leave: lets no more streams come in.
+    """
+
+    learn: Callable[[MemberSeat], None]
+    bring: Callable[[Welcomed], None]
+    leave: Callable[[], None]
+
+
+class OverHosts:
+    """One member's part. It is used within the turn of its driver, but for `ask_in`.
+
+    Attributes:
+        lanes: do what this member does of attempts.
+        changed: whether the memory of this host has changed since this was set to False.
+    """
+
+    def __init__(
+        self,
+        member: RoundMember,
+        streams: MemberStreams,
+        ledger: HostLedger,
+        calls: CallMemory,
+        lanes: LaneThread,
+        ways: OtherHosts,
+    ) -> None:
+        """Begin; `calls` has those of parts of this host, and behind them those of others."""
+        self.lanes, self.changed = lanes, False
+        parts = member.known.dealt.parts
+        self._member, self._streams, self._ledger = member, streams, ledger
+        self._here, self._there = CallLog(calls, parts), CallLog(calls, parts, of_others=True)
+        self._ways = ways
+        self._known: Mapping[int, MemberSeat] = {}
+        self._term = 0
+        self._told: dict[int, tuple[int, int]] = {}
+        self._own_parts: set[int] = set()
+        self._calls_told: dict[tuple[int, int, int], int] = {}
+        self._early: list[PartCall] = []
+        self._brought: set[int] = set()
+
+    # Members
+
+    @property
+    def host(self) -> str:
+        return self._member.seats[self._member.number].host
+
+    def know(self) -> None:
+        """Reach the members of other hosts, and find out who lives where the leader has ended."""
+        member, streams = self._member, self._streams
+        if member.members is not self._known:
+            self._known = member.members
+            for _, seat in sorted(self._known.items()):
+                if seat.host != self.host:
+                    streams.know(seat)
+                    self._ways.learn(seat)
+            streams.want(self._known)
+        for number in member.probed:
+            streams.probe(number)
+
+    def is_linked(self, seat: MemberSeat) -> bool:
+        return seat.host != self.host
+
+    def ended(self, number: int) -> None:
+        self.lanes.means.member_ended(number)
+
+    @property
+    def _writers(self) -> list[int]:
+        """The members that write at other hosts."""
+        writers: dict[str, int] = {}
+        for number, seat in sorted(self._member.members.items()):
+            if seat.host != self.host and self._member.is_begun(number):
+                writers.setdefault(seat.host, number)
+        return list(writers.values())
+
+    # The leader's records
+
+    @property
+    def position(self) -> int:
+        return self._ledger.position()
+
+    def begin_to_lead(self) -> None:
+        """Write records under the term of this member."""
+        self._ledger.begin_term(first_attempt(self._member.leads_in))
+
+    def publish(self, entries: Mapping[str, bytes]) -> None:
+        """Send what this member, as the leader, has written into its ledger, to those who have all before."""
+        before = self._ledger.position() - 1
+        for number in self._writers if self._member.leads_in else ():
+            if self._told.get(number) == (self._streams.connection(number), before):
+                self._send_record(number, entries, whole=False)
+
+    def _send_record(self, number: int, entries: Mapping[str, bytes], *, whole: bool) -> None:
+        position = self._ledger.position()
+        term = self._member.leads_in
+        record = LeaderRecord(term=term, position=position, whole=whole, entries=dict(entries))
+        if self._streams.send_now(number, record):
+            self._told[number] = self._streams.connection(number), position
+
+    def _tell_records(self) -> None:
+        if self._member.leads_in != self._term:
+            self._term = self._member.leads_in
+            self._told.clear()
+        if not self._term or self._ledger.position() < first_attempt(self._term):
+            return
+        for number in self._writers:
+            if self._told.get(number) != (self._streams.connection(number), self._ledger.position()):
+                self._send_record(number, self._ledger.entries(), whole=True)
+
+    # Calls within a step
+
+    def computes(self, part: int, of_round: int) -> None:
+        """Note that this member computes a part, by its number in the batch: others are told of its calls."""
+        if self._here.round != of_round:
+            self._here.begin(of_round)
+            self._own_parts.clear()
+            self._calls_told.clear()
+        self._own_parts.add(part)
+
+    def tell(self) -> None:
+        """Say what is new, in records and calls."""
+        self._tell_records()
+        here = self._here
+        for number in self._writers if self._own_parts else ():
+            connection = self._streams.connection(number)
+            for part in self._own_parts:
+                self._tell_calls(here, number, (number, connection, part))
+
+    def _tell_calls(self, here: CallLog, number: int, key: tuple[int, int, int]) -> None:
+        part = key[2]
+        ended = here.ended(part)
+        made = here.made_here(part)
+        for each in range(self._calls_told.get(key, 0), made + (ended is not None)):
+            head = PartCall(round=here.round, part=part, number=each)
+            if each == made:
+                assert ended is not None, "the end comes after all calls"
+                head = PartCall(round=here.round, part=part, number=each, examples=ended)
+            else:
+                given = here.call(part, each)
+                written = WrittenCall.of(given)
+                body = written.head + written.filled(given.arrays).tobytes()
+                head = PartCall(round=here.round, part=part, number=each, body=body)
+            if not self._streams.send_now(number, head):
+                return
+            self._calls_told[key] = each + 1
+
+    def _take_call(self, call: PartCall) -> None:
+        there = self._there
+        if call.round != there.round:
+            there.begin(call.round)
+        if call.examples >= 0:
+            there.end(call.part, call.examples)
+        else:
+            there.give(call.part, call.number, call_of(call.body))
+        self.changed = True
+
+    # What is heard
+
+    def take(self, message: AnyMessage) -> None:
+        """Write what another member has told this one into the memory of this host."""
+        if isinstance(message, LeaderRecord):
+            if message.term == self._member.term and message.position > self._ledger.position():
+                self._ledger.receive(message.entries, message.whole)
+                self.changed = True
+        elif isinstance(message, PartCall):
+            if not 0 <= message.part < len(self._here.members):
+                raise PeerRefusedError(f"another host tells of calls of part {message.part}")
+            self._early.append(message)
+
+    def look(self) -> None:
+        """Take the calls of this round; those of the next one are kept."""
+        round_ = self._member.round
+        now = [call for call in self._early if call.round == round_]
+        self._early = [call for call in self._early if call.round > round_]
+        for call in now:
+            self._take_call(call)
+
+    # Newcomers
+
+    def welcome(self, welcomed: Welcomed) -> bool:
+        """Send the values to a newcomer that has none; return whether that is its welcome."""
+        seat = welcomed.seat
+        if welcomed.mates:
+            return False
+        if seat.number not in self._brought:
+            self._brought.add(seat.number)
+            self._ways.bring(welcomed)
+        return True
+
+    # The end
+
+    def close(self, deadline: float) -> None:
+        """Let what was said leave."""
+        self.lanes.close()
+        self._streams.flush(deadline)
+        self._ways.leave()
+
+    @property
+    def all_told(self) -> bool:
+        """Whether every writer has been sent all records of this member, where it leads."""
+        position = self._ledger.position()
+        return not self._term or all(self._told.get(each, (0, -1))[1] == position for each in self._writers)
