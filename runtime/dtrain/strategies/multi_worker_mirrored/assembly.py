@@ -1,8 +1,6 @@
 """One task's part in a call of `fit`, put together of what the replicas share and what hosts agree on."""
 
-import socket
 from collections.abc import Callable
-from functools import partial
 
 import msgspec
 
@@ -14,9 +12,7 @@ from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.roles.collective.between_hosts.agreement import OF_THREADS, AgreementMember, HostProxy, Hosts
-from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.rules import Across, Book, Rules, Waits
+from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.runs.reporting import Reporter
 from dtrain.strategies.multi_worker_mirrored.backups import (
     BackupBook,
@@ -24,10 +20,9 @@ from dtrain.strategies.multi_worker_mirrored.backups import (
     BackupTraining,
     EpochSums,
 )
-from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry
-from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
+from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls
 from dtrain.strategies.multi_worker_mirrored.training import (
     ArenaReplica,
     ReplicaTraining,
@@ -43,8 +38,8 @@ class Parts(msgspec.Struct, frozen=True):
 
     state: SharedFitHolder
     book: OrderBook
-    driver: CollectiveDriver | BackupDriver
-    calls: StepCalls | NoStepCalls
+    driver: BackupDriver
+    calls: NoStepCalls
 
 
 def make_training(
@@ -53,7 +48,6 @@ def make_training(
     section: MultiWorkerMirroredSection,
     replicas: int,
     reporter: Reporter,
-    hosts: HostWays | None,
     waits: Waits,
     *,
     failure: Callable[[], DtrainError | None],
@@ -66,17 +60,12 @@ def make_training(
     store = arena.store(begun.optimizer, begun.lineage.origin, begun.max_steps)
     boundary = StepBoundary()
     rules = rules_of(section, replicas, alone=begun.alone)
-    of_backups = arena.shape.backups
-    dealer = PartDealer.of(begun.dealt, whole=not of_backups)
-    state = (BackupFitHolder if of_backups else SharedFitHolder)(start, store, dealer, boundary)
+    state = BackupFitHolder(start, store, PartDealer.of(begun.dealt, whole=False), boundary)
     order = LeaderOrder(0, begun.optimizer, until=begun.version)
-    if isinstance(state, BackupFitHolder):
-        parts = _with_backups(entry, state, store, order, section, rules, waits)
-    else:
-        parts = _of_whole_batches(entry, state, store, order, section, rules, waits, hosts)
+    parts = _with_backups(entry, state, store, order, section, rules, waits)
     doorbells = entry.shared.doorbells
     assert isinstance(doorbells, Doorbells)
-    training = (BackupTraining if of_backups else ReplicaTraining)(
+    training = BackupTraining(
         parts.driver,
         doorbells,
         parts.calls,
@@ -92,36 +81,6 @@ def make_training(
     )
     training.replicas = [ArenaReplica(training, section, reporter)]
     return training
-
-
-def _of_whole_batches(
-    entry: Entry,
-    state: SharedFitHolder,
-    store: TwoSidedStore,
-    order: LeaderOrder,
-    section: MultiWorkerMirroredSection,
-    rules: Rules,
-    waits: Waits,
-    hosts: HostWays | None,
-) -> Parts:
-    arena, doorbells = entry.arena, entry.shared.doorbells
-    assert isinstance(doorbells, Doorbells)
-    state.global_step = arena.board.versions[entry.from_round % 2]
-    state.tally = state.tally.holding(arena.tally(entry.from_round) or ())
-    book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader)
-    driver = CollectiveDriver(
-        arena,
-        doorbells,
-        entry.rank,
-        store,
-        state.dealer,
-        rules,
-        orders=book,
-        from_round=entry.from_round,
-        waits=waits,
-        across=across(hosts, entry, book, section, waits.patience_s, rules),
-    )
-    return Parts(state, book, driver, StepCalls(entry.calls, driver, doorbells.ring, waits))
 
 
 def _with_backups(
@@ -158,60 +117,3 @@ def _with_backups(
         waits=waits,
     )
     return Parts(state, book, driver, NoStepCalls())
-
-
-LEASE_S = 10.0
-"""The time without a message after which a host is silent."""
-
-
-def across(
-    hosts: HostWays | None,
-    entry: Entry,
-    book: OrderBook,
-    section: MultiWorkerMirroredSection,
-    patience_s: float,
-    rules: Rules,
-) -> Across | None:
-    """Return this replica's part in the agreement with other hosts; None: all tasks share memory."""
-    if hosts is None:
-        return None
-    terms, doorbells, arena = entry.shared.terms, entry.shared.doorbells, entry.arena
-    assert isinstance(doorbells, Doorbells)
-    needed = rules.needed(arena.shape.parts, arena.shape.parts)
-    hosts.learn(terms.seats)
-    heard, doorbell = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    doorbells.offer(OF_THREADS, heard)
-    doorbells.take_up(OF_THREADS)
-    known = Hosts(
-        *hosts.named(terms.state.generation),
-        lease_s=LEASE_S,
-        patience_s=patience_s,
-        alone=rules.alone,
-        needed=needed if rules.too_few != TooFew.SHRINK else 0,
-        name_of=hosts.name_of,
-        longest_record=entry.ledger.nbytes,
-        learn=hosts.learn,
-        welcome=partial(hosts.welcome, arena, terms.state.generation),
-    )
-
-    def speak(number: int, written: Book) -> HostProxy:
-        hosts.learn(arena.vote.read().seats)
-        return HostProxy(
-            arena,
-            known,
-            entry.rank,
-            doorbells.ring,
-            doorbell,
-            number=number,
-            book=written,
-            weighting=section.weighting,
-            deterministic=section.deterministic,
-            calls=entry.calls,
-        )
-
-    assert entry.locks is not None, "several hosts have locks"
-    about = arena, entry.locks, entry.rank, speak
-    made = hosts.agreement_member = AgreementMember(*about, number=entry.from_round, speaks=entry.speaks)
-    book.publish = made.record
-    made.set_book(book)
-    return made

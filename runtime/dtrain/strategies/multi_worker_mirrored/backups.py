@@ -8,16 +8,19 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from dtrain.collectives.backups import BackupFit
-from dtrain.messages import Entered, SnapshotReply, Sums
+from dtrain.messages import Entered, SnapshotReply, Sums, Verdict
 from dtrain.process.clock import SYSTEM
+from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.tally import Tally
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.collective.backup_driver import BackupDriver
+from dtrain.roles.collective.rules import LOOK_S
 from dtrain.state.fit_state import Open
 from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
@@ -43,6 +46,34 @@ class BackupTraining(ReplicaTraining):
             self.boundary.end_step()
         self._lead_if_due()
         return result
+
+    def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
+        """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
+        outcome = self._round(partial(self.driver.contribute, part, examples, sums, finite))
+        if outcome.verdict is not Verdict.PENDING:
+            self.wait_for_order()
+        return outcome
+
+    def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
+        waits = False
+        try:
+            while True:
+                self.backups.look()
+                self.book.poll(self.global_step)
+                if self.leads or not goes_on():
+                    return
+                self._lead_if_due()
+                if self.leads:
+                    return
+                if (failure := self._failure()) is not None:
+                    raise failure
+                waits = True
+                self._reporter.waiting(f"{self._name_of(self._awaited_leader)}, {what}")
+                assert self.doorbells is not None, "members have links"
+                self.doorbells.wait(LOOK_S)
+        finally:
+            if waits:
+                self._reporter.waiting(None)
 
     @contextmanager
     def at_rest(self) -> Iterator[None]:

@@ -9,8 +9,8 @@ from threading import Condition
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import Enter, Entered, FitState, Refusal
-from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, StreamPair
 from dtrain.roles.collective.calls import CallMemory, Calls
+from dtrain.roles.collective.calls_over_hosts import CallsBetweenHosts, StreamPair
 from dtrain.roles.collective.meeting import Meeting, SharedResources, descriptors_of
 from dtrain.roles.collective.rules import Waits
 from dtrain.state.batch_cut import Dealt

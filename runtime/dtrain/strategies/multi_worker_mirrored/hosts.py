@@ -17,17 +17,18 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TRAINING_ROLES, TaskId
-from dtrain.collectives.between_hosts.follower import Vote
 from dtrain.errors import PeerError, PeerRefusedError
-from dtrain.messages import Enter, Entered, Hello
-from dtrain.messages.replicas import Seat, Welcome
+from dtrain.messages import Enter, Entered, Hello, Told
+from dtrain.messages.replicas import Seat
+from dtrain.messages.rounds import MemberSeat
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.agreement import SPEAKS, AgreementMember, HostProxy
-from dtrain.roles.collective.between_hosts.links import Open, Take
+from dtrain.roles.collective.sums_over_hosts import Open, Take
+from dtrain.state.fit_state import Open as OpenSums
+from dtrain.steps.member import Welcomed
 from dtrain.types import Array
 from dtrain.wire.addresses import place_to_listen
-from dtrain.wire.one_host.synchronization import Locks
+from dtrain.wire.one_host.members import MemberLinks
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Incoming, Listener, Outgoing, open_stream
 
@@ -61,9 +62,9 @@ def seats_by_host(
 
 
 class HostWays:
-    """One task's listener for streams and its streams to other hosts; `agreement_member` is its part of
-    agreements.
-    """
+    """One task's listener for streams, and its streams to other hosts; `number` is that of its member."""
+
+    number = -1
 
     def __init__(
         self,
@@ -73,7 +74,6 @@ class HostWays:
         warn: Callable[[str], None],
     ) -> None:
         """Listen at the task's address, or raise a `SpecError`; `warn` gets what cannot be reached."""
-        self.agreement_member: AgreementMember | None = None
         self.name_of = name_of
         self._warn = warn
         self.identity = this_host()
@@ -82,6 +82,9 @@ class HostWays:
         bind = place_to_listen(assignment).address
         self._listener = Listener(assignment.address, credentials, _refuse, _STREAMS_WAITING, bind)
         self._addresses: dict[str, str] = {}
+        self._ask_in: Callable[[MemberSeat], None] = lambda seat: None
+        self._members: Callable[[], Mapping[int, MemberSeat]] = dict
+        self._routed = ""
         self._sending: list[Outgoing] = []
         self._receiving: list[Incoming] = []
 
@@ -101,23 +104,20 @@ class HostWays:
         return [seat.rank for seat in seats if seat.rank != rank]
 
     def seats(self) -> Mapping[int, Sequence[Seat]]:
-        """Return the replicas of each host; only the leading task is asked."""
-        proxy = self._proxy
-        return proxy.seats if proxy is not None else {}
-
-    @property
-    def _proxy(self) -> HostProxy | None:
-        return self.agreement_member.proxy if self.agreement_member is not None else None
+        """Return the replicas of each host."""
+        hosts: dict[str, list[Seat]] = {}
+        for seat in self._members().values():
+            seated = Seat(rank=seat.rank, task=seat.task, address=seat.address, host=seat.host)
+            hosts.setdefault(seat.host, []).append(seated)
+        return dict(enumerate(hosts.values()))
 
     def ask_in(self, rank: int, message: Enter) -> None:
-        """Propose to the other hosts a replica whose host does not take part yet."""
-        proxy = self._proxy
-        if proxy is None:
-            return
-        seats = [seat for seated in proxy.seats.values() for seat in seated]
-        if all(seat.rank == rank for seat in seats if seat.host == message.host):
-            name = self.name_of(rank)
-            proxy.admit([Seat(rank=rank, task=name, address=message.streams, host=message.host)])
+        """Let a replica take part later, if this task leads."""
+        self._ask_in(
+            MemberSeat(
+                number=-1, rank=rank, task=self.name_of(rank), host=message.host, address=message.streams
+            )
+        )
 
     def signed(self, message: Enter) -> Enter:
         """Return the message with this host and its address for streams."""
@@ -130,15 +130,56 @@ class HostWays:
     def learn(self, seats: Mapping[int, Sequence[Seat]]) -> None:
         self._addresses |= {seat.task: seat.address for seated in seats.values() for seat in seated}
 
+    def learn_at(self, task: str, address: str) -> None:
+        self._addresses[task] = address
+
+    # The members of a call of `fit`
+
+    def reach_members(self, links: MemberLinks, generation: int, longest: int) -> None:
+        """Let `links` lead to members of other hosts, too, in messages of at most so many bytes."""
+        self.end_members()
+        self._routed = prefix = f"{generation} rounds "
+
+        def open_(seat: MemberSeat, timeout_s: float) -> Outgoing:
+            return self._open_to(seat.task, seat.address, f"{prefix}{self.number}", timeout_s)
+
+        self._listener.route(prefix, links.reach(open_, longest).arrived)
+
+    def begin_members(
+        self, ask_in: Callable[[MemberSeat], None], members: Callable[[], Mapping[int, MemberSeat]]
+    ) -> None:
+        """Give those who come later to `ask_in`, and tell others of `members`."""
+        self._ask_in, self._members = ask_in, members
+
+    def end_members(self) -> None:
+        if self._routed:
+            self._listener.end_route(self._routed)
+            self._routed = ""
+
+    def _open_to(self, task: str, address: str, name: str, timeout_s: float) -> Outgoing:
+        stream = open_stream(task, address, name, self._credentials, timeout_s, self._simulate)
+        self._sending.append(stream)
+        return stream
+
+    def bring(self, arena: Arena, generation: int, welcomed: Welcomed) -> None:
+        """Send a newcomer whose host has no other member its welcome and the values, in a thread. They do
+        not change before its host takes part in a round.
+        """
+        seat, told, _ = welcomed
+        body = msgspec.msgpack.encode((told, arena.tally(told.side) or ()))
+        head = np.frombuffer(len(body).to_bytes(4, "little") + body, np.uint8)
+
+        def open_(task: str, name: str, timeout_s: float) -> Outgoing:
+            return self._open_to(task, seat.address, f"{generation} {name}", timeout_s)
+
+        send = partial(_send, [head, *arena.arrays(told.side)], open_, seat.task, self._warn)
+        Thread(target=send, daemon=True).start()
+
     def named(self, generation: int) -> tuple[Open, Take]:
         """Return what opens and what accepts the streams of one call of `fit`."""
 
         def open_(task: str, name: str, timeout_s: float) -> Outgoing:
-            address = self._addresses[task]
-            named = f"{generation} {name}"
-            stream = open_stream(task, address, named, self._credentials, timeout_s, self._simulate)
-            self._sending.append(stream)
-            return stream
+            return self._open_to(task, self._addresses[task], f"{generation} {name}", timeout_s)
 
         def take(
             task: str | Collection[str], name: str, deadline: float, given_up: Callable[[], str | None]
@@ -155,13 +196,14 @@ class HostWays:
         return sent, sum(stream.bytes_received for stream in list(self._receiving))
 
     def send_values(self, arena: Arena, terms: Entered) -> None:
-        """Send variables and slots to every other host at once; the agreement finds out who has ended."""
+        """Send variables and slots to every other host at once; the leader finds out who has ended."""
         self.learn(terms.seats)
         open_, _ = self.named(terms.state.generation)
         heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
         threads = [
             Thread(
-                target=partial(_send, arena.arrays(terms.state.version), open_, seat, self._warn), daemon=True
+                target=partial(_send, arena.arrays(terms.state.version), open_, seat.task, self._warn),
+                daemon=True,
             )
             for seat in heads
         ]
@@ -192,7 +234,7 @@ class HostWays:
             stream.receive(array, deadline)
 
     @contextlib.contextmanager
-    def welcomed(self, terms: Entered) -> Iterator[tuple[Welcome, Incoming]]:
+    def welcomed(self, terms: Entered) -> Iterator[tuple[Told, OpenSums, Incoming]]:
         """Wait for the leader to let this host in; the variables come next on the stream.
 
         Raises:
@@ -206,34 +248,24 @@ class HostWays:
         try:
             length = np.empty(4, np.uint8)
             stream.receive(length, time.monotonic() + WELCOME_S)
-            told = np.empty(min(int.from_bytes(length.tobytes(), "little"), _WELCOME_BYTES), np.uint8)
-            stream.receive(told, time.monotonic() + WELCOME_S)
+            body = np.empty(min(int.from_bytes(length.tobytes(), "little"), _WELCOME_BYTES), np.uint8)
+            stream.receive(body, time.monotonic() + WELCOME_S)
             try:
-                welcome = msgspec.msgpack.decode(told.tobytes(), type=Welcome)
+                welcome, sums = msgspec.msgpack.decode(body.tobytes(), type=tuple[Told, OpenSums])
             except msgspec.DecodeError as error:
                 raise PeerRefusedError(f"{stream.peer} says what is no welcome: {error}") from None
-            yield welcome, stream
+            yield welcome, sums, stream
         finally:
             stream.close()
-
-    def welcome(self, arena: Arena, generation: int, welcome: Welcome) -> None:
-        """Send the variables, which do not change meanwhile, to a host that joins, in a thread."""
-        self.learn(welcome.seats)
-        open_, _ = self.named(generation)
-        seat = welcome.seats[welcome.host][0]
-        told = msgspec.msgpack.encode(welcome)
-        head = np.frombuffer(len(told).to_bytes(4, "little") + told, np.uint8)
-        arrays = [head, *arena.arrays(welcome.version)]
-        Thread(target=partial(_send, arrays, open_, seat, self._warn), daemon=True).start()
 
     def stop(self) -> None:
         self._listener.stop()
 
 
-def _send(arrays: Sequence[Array], open_: Open, seat: Seat, warn: Callable[[str], None]) -> None:
+def _send(arrays: Sequence[Array], open_: Open, task: str, warn: Callable[[str], None]) -> None:
     deadline = time.monotonic() + VALUES_S
     try:
-        stream = open_(seat.task, VALUES, VALUES_S)
+        stream = open_(task, VALUES, VALUES_S)
         try:
             for array in arrays:
                 stream.send(array)
@@ -241,19 +273,8 @@ def _send(arrays: Sequence[Array], open_: Open, seat: Seat, warn: Callable[[str]
         finally:
             stream.close()
     except PeerError as error:
-        warn(f"{seat.task} was not sent the variables: {error}")
+        warn(f"{task} was not sent the variables: {error}")
 
 
 def _refuse(hello: Hello) -> str | None:
     return None if TaskId.parse(hello.task).role in TRAINING_ROLES else f"{hello.task} is no replica"
-
-
-def first_words(arena: Arena, terms: Entered, rank: int, joined: Welcome | None) -> Locks:
-    """Write a host's first vote, before its replicas are let in; return the locks of its proxy."""
-    locks = Locks(arena.fd)
-    taken = locks.acquire(SPEAKS)
-    assert taken, "nobody else has this memory yet"
-    host = next(host for host, seats in terms.seats.items() if rank in {seat.rank for seat in seats})
-    step, term, membership = (0, 0, 0) if joined is None else (joined.step, joined.term, joined.membership)
-    arena.vote_first(Vote.first(host, terms.seats, step, term, membership))
-    return locks

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -16,14 +17,17 @@ from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
+from dtrain.roles.collective.lane_work import LaneThread, LaneWork, MeansOverHosts
 from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.member_rounds import Adopted, LeaderOrders, phases_of
+from dtrain.roles.collective.over_hosts import HostLedger, OtherHosts, OverHosts
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
-from dtrain.steps.member import RoundMember
+from dtrain.steps.member import COMES_S, RoundMember
 from dtrain.steps.round_parts import RoundRules
 from dtrain.strategies.interface import FitOrder
+from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.members import MemberEntry
 from dtrain.strategies.multi_worker_mirrored.orders import VALUES, LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
@@ -35,9 +39,11 @@ from dtrain.strategies.multi_worker_mirrored.training import (
     rules_of,
 )
 
+LEASE_S = 10.0
+"""The time without a message after which a member of another host is silent."""
 SHARES_BYTES = 1 << 20
 """From this size of all variables on, several members of a host reduce them."""
-CARRYING = "carrying"
+CARRYING, POSITION = "carrying", "position"
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -54,6 +60,8 @@ class MemberFitHolder(SharedFitHolder):
 class MemberBook(OrderBook):
     """The leader's orders, and what makes the round under way where values are there once."""
 
+    _writes_records = False
+
     def owes_values(self) -> bool:
         """Return whether an order was given at this version whose values may not have been assigned."""
         order = self.order
@@ -65,6 +73,30 @@ class MemberBook(OrderBook):
         body = self._ledger.entries.get(VALUES)
         values = msgspec.msgpack.decode(body, type=dict[str, bytes]) if body else {}
         return values, self.order.end == version
+
+    @property
+    def position(self) -> int:
+        """The position of the newest record for other hosts; -1: there is none."""
+        return int(self._ledger.entries.get(POSITION, b"-1"))
+
+    def begin_term(self, position: int) -> None:
+        """Write records from this position on, as the leader of several hosts."""
+        self._writes_records = True
+        self._ledger.write({POSITION: b"%d" % position})
+
+    def _put(self, entries: Mapping[str, bytes]) -> None:
+        if self._writes_records:
+            entries = {**entries, POSITION: b"%d" % (self.position + 1)}
+        super()._put(entries)
+
+    def take_over(self, entries: Mapping[str, bytes], whole: bool) -> None:
+        """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""
+        version = self._state.global_step
+        self.poll(version)
+        gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
+        news = {**gone, **entries}
+        self._ledger.write(news)
+        self._apply(news, version)
 
     def carry(self, round_: int, made: RoundMade) -> None:
         body = _encode((round_, made))
@@ -167,7 +199,7 @@ def make_member_training(
     state.tally = state.tally.holding(arena.tally(known.side) or ())
     order = LeaderOrder(0, begun.optimizer, until=begun.version)
     book = MemberBook(entry.ledger, state, order, entry.shared.terms.leader)
-    driver = _driver(entry, state, store, book, section, rules, waits)
+    driver = Assembly(entry, state, store, book, section, rules, waits).driver()
     state.driver = driver
     state.guard_by(driver)
     calls = StepCalls(entry.calls, driver, driver.notify, waits) if whole else NoStepCalls()
@@ -177,66 +209,128 @@ def make_member_training(
     return training
 
 
-def _driver(
-    entry: MemberEntry,
-    state: MemberFitHolder,
-    store: TwoSidedStore,
-    book: MemberBook,
-    section: MultiWorkerMirroredSection,
-    rules: Rules,
-    waits: Waits,
-) -> MemberDriver:
-    """Return what runs this member; it begins to carry messages."""
-    arena, known, told, parts = entry.arena, entry.known, entry.told, entry.known.dealt.parts
-    phases = phases_of(store, arena)
-    assert store.max_steps is not None, "a call of fit has a last step"
-    round_rules = RoundRules(
-        replicas=rules.replicas or parts,
-        max_steps=store.max_steps,
-        until=book.order.until,
-        needed=0 if rules.too_few == TooFew.SHRINK else rules.needed(parts, parts),
-        retry=section.repeats_late,
-        alone=rules.alone,
-        shares=arena.shape.values_nbytes >= SHARES_BYTES,
-        phases=len(phases),
-        carries=Phase.ROWS in phases,
-    )
-    begin = {} if told is None else {"round_": told.round, "membership": told.membership}
-    now_s = waits.clock.now()
-    member = RoundMember(entry.number, known, round_rules, math.inf, now_s, term=entry.term, **begin)
+class Assembly(NamedTuple):
+    """The pieces that run one member, and how they are put together."""
 
-    member.find_carrying(book.carrying)
+    entry: MemberEntry
+    state: MemberFitHolder
+    store: TwoSidedStore
+    book: MemberBook
+    section: MultiWorkerMirroredSection
+    rules: Rules
+    waits: Waits
 
-    def heed() -> None:
-        book.poll(driver.newest)
-        driver.limit(book.order.until)
+    def driver(self) -> MemberDriver:
+        """Return what runs this member; it begins to carry messages."""
+        entry, arena, rules, waits = self.entry, self.entry.arena, self.rules, self.waits
+        phases = phases_of(self.store, arena)
+        member = self._member(phases)
+        means = None if entry.hosts is None else self._means(entry.hosts)
+        work = LaneWork(
+            arena,
+            self.store,
+            phases,
+            rules.weighting,
+            entry.number,
+            sums_after=self._sums_after,
+            note=lambda job: self.book.carry(job.round, job.attempt.made),
+            over_hosts=means,
+        )
+        orders = self._orders(lambda: driver)
+        driver = MemberDriver(arena, entry.links, member, rules, orders, waits, work)
+        if entry.told is not None:
+            driver.begin_later(entry.told, entry.gone)
+        if entry.hosts is not None and means is not None:
+            driver.serve(self._over_hosts(driver, member, work, means, entry.hosts))
+        return driver
 
-    def adopt(news: Adopted, tally: Open) -> None:
-        if news.sums is None:
-            state.tally = state.tally.holding(tally)
-        else:
-            state.count(news.sums)
-        state.global_step = news.version
+    def _member(self, phases: Sequence[Phase]) -> RoundMember:
+        entry, known, told, rules = self.entry, self.entry.known, self.entry.told, self.rules
+        parts, max_steps = known.dealt.parts, self.store.max_steps
+        assert max_steps is not None, "a call of fit has a last step"
+        round_rules = RoundRules(
+            replicas=rules.replicas or parts,
+            max_steps=max_steps,
+            until=self.book.order.until,
+            needed=0 if rules.too_few == TooFew.SHRINK else rules.needed(parts, parts),
+            retry=self.section.repeats_late,
+            alone=rules.alone,
+            shares=entry.arena.shape.values_nbytes >= SHARES_BYTES,
+            phases=len(phases),
+            carries=Phase.ROWS in phases,
+        )
+        begin: dict[str, Any] = {}
+        if told is not None:
+            begin = {"round_": told.round, "membership": told.membership}
+        lease_s = math.inf if entry.hosts is None else LEASE_S
+        now_s = self.waits.clock.now()
+        member = RoundMember(entry.number, known, round_rules, lease_s, now_s, term=entry.term, **begin)
+        member.find_carrying(self.book.carrying)
+        if told is None and entry.hosts is not None:
+            member.await_first(COMES_S)
+        return member
 
-    def sums_after(before: Open, version: int, given: Sequence[Sums]) -> Open:
-        tally = state.tally.holding(before)
+    def _orders(self, driver: Callable[[], MemberDriver]) -> LeaderOrders:
+        book, state = self.book, self.state
+
+        def heed() -> None:
+            book.poll(driver().newest)
+            driver().limit(book.order.until)
+
+        def adopt(news: Adopted, tally: Open) -> None:
+            if news.sums is None:
+                state.tally = state.tally.holding(tally)
+            else:
+                state.count(news.sums)
+            state.global_step = news.version
+
+        return LeaderOrders(heed, lambda: book.values(driver().newest), book.owes_values, adopt)
+
+    def _sums_after(self, before: Open, version: int, given: Sequence[Sums]) -> Open:
+        tally = self.state.tally.holding(before)
         for each in given:
             tally.add(version, each)
         return tally.open()
 
-    orders = LeaderOrders(
-        heed, lambda: book.values(driver.newest), book.owes_values, adopt, sums_after, book.carry
-    )
-    driver = MemberDriver(
-        arena,
-        entry.links,
-        member,
-        store,
-        rules,
-        orders,
-        waits,
-        phases=phases,
-    )
-    if told is not None:
-        driver.begin_later(told, entry.gone)
-    return driver
+    # Several hosts
+
+    @property
+    def _generation(self) -> int:
+        return self.entry.shared.terms.state.generation
+
+    def _means(self, hosts: HostWays) -> MeansOverHosts:
+        return MeansOverHosts(
+            self.entry.arena,
+            self.entry.number,
+            *hosts.named(self._generation),
+            weighting=self.section.weighting,
+            deterministic=self.section.deterministic,
+            patience_s=self.waits.patience_s,
+        )
+
+    def _over_hosts(
+        self,
+        driver: MemberDriver,
+        member: RoundMember,
+        work: LaneWork,
+        means: MeansOverHosts,
+        hosts: HostWays,
+    ) -> OverHosts:
+        entry, streams = self.entry, self.entry.links.far
+        assert streams is not None, "it reaches other hosts"
+        hosts.begin_members(driver.ask_in, lambda: member.members)
+        book = self.book
+        over = OverHosts(
+            member,
+            streams,
+            HostLedger(lambda: book.position, lambda: book.entries, book.begin_term, book.take_over),
+            entry.calls.memory,
+            LaneThread(work, means, entry.links.wake),
+            OtherHosts(
+                lambda seat: hosts.learn_at(seat.task, seat.address),
+                partial(hosts.bring, entry.arena, self._generation),
+                hosts.end_members,
+            ),
+        )
+        book.publish = over.publish
+        return over

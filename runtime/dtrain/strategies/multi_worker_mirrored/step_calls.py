@@ -18,8 +18,7 @@ from dtrain.messages import Sums, Verdict
 from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.collective.between_hosts.calls import STEP_CALL_MAX
-from dtrain.roles.collective.driver import CollectiveDriver
+from dtrain.roles.collective.calls_over_hosts import STEP_CALL_MAX
 from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.interface import Compute, NoExchangeError, Replica
@@ -37,9 +36,7 @@ class StepCalls:
     `compute`, which the loop sets.
     """
 
-    def __init__(
-        self, log: Exchange, driver: CollectiveDriver | MemberDriver, ring: Callable[[], None], waits: Waits
-    ) -> None:
+    def __init__(self, log: Exchange, driver: MemberDriver, ring: Callable[[], None], waits: Waits) -> None:
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
@@ -118,7 +115,7 @@ class StepCalls:
     def _give(self, place: int, number: int, given: GivenCall) -> None:
         """Add a call of a part, unless another replica that computed the part before has made it already."""
         nbytes = sum(each.nbytes for each in given.arrays)
-        if self._driver.across is not None and nbytes > STEP_CALL_MAX:
+        if self._driver.over_hosts is not None and nbytes > STEP_CALL_MAX:
             raise InputError(
                 f"all_reduce within a step, of {nbytes} bytes; expected at most {STEP_CALL_MAX} over several "
                 "hosts: give less at a time"

@@ -209,12 +209,12 @@ class MultiWorkerMirrored(Strategy):
         rank = self.context.rank
         awaited = self._members - {rank} if beginnings.number > self._ended else set()
         others = self._gathering(awaited, self.training.too_few)
-        if hosting.hosts is None and not start.state.dealt.even:
-            entered = begin_as_first(hosting.meeting, start, terms, rank, self._all_replicas, others.suffice)
-            training = self._training(entered, start)
-        else:
-            entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice, hosting.hosts)
+        if start.state.dealt.even:
+            entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice)
             training = self._training(entry, start)
+        else:
+            about = hosting.meeting, start, terms, rank, self._all_replicas, others.suffice
+            training = self._training(begin_as_first(*about, hosting.hosts), start)
         for text in told_of(start, resumes=resumes):
             self._reporter.warn(text)
         keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
@@ -309,7 +309,6 @@ class MultiWorkerMirrored(Strategy):
                 self.training,
                 self.context.num_replicas,
                 self._reporter,
-                self._hosting.hosts if self._hosting is not None else None,
                 waits,
                 failure=self._failure,
                 lead=self._take_the_lead,
@@ -369,9 +368,7 @@ class MultiWorkerMirrored(Strategy):
     def _closed(self, training: ReplicaTraining, error: BaseException | None) -> None:
         """Keep what a call of `fit` that ends leaves to the next one."""
         if self._beginnings.number > self._ended:
-            driver = training.driver
-            elsewhere = driver.across.elsewhere if driver.across is not None else set()
-            self._members = (set(driver.members) - driver.dead) | elsewhere
+            self._members = set(training.driver.members) - training.driver.dead
         self._election.members, self._book = {*self._members, training.book.leader}, training.book
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:

@@ -5,7 +5,6 @@ The gradients of a replica lie in memory that all replicas of the host share.
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -23,14 +22,13 @@ from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.collective.backup_driver import BackupDriver
-from dtrain.roles.collective.driver import CollectiveDriver
 from dtrain.roles.collective.member_driver import MemberDriver
-from dtrain.roles.collective.rules import LOOK_S, Rules
+from dtrain.roles.collective.rules import Rules
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, TurnReplica, TurnTraining, Weights
-from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
@@ -113,7 +111,7 @@ class ReplicaTraining(TurnTraining):
 
     def __init__(
         self,
-        driver: CollectiveDriver | BackupDriver | MemberDriver,
+        driver: BackupDriver | MemberDriver,
         doorbells: Doorbells | None,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,
@@ -184,33 +182,7 @@ class ReplicaTraining(TurnTraining):
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
         """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
-        outcome = self._round(partial(self.driver.contribute, part, examples, sums, finite))
-        if outcome.verdict is not Verdict.PENDING:
-            self.wait_for_order()
-        return outcome
-
-    def void(self) -> None:
-        """End the round without a version."""
-        assert isinstance(self.driver, CollectiveDriver), "with backups no step waits for the leader"
-        self._round(self.driver.void)
-
-    def _round(self, make: Callable[[], T]) -> T:
-        driver = self.driver
-        assert isinstance(driver, CollectiveDriver), "with backups a round is another one"
-        version = driver.version
-        self.boundary.begin_step()
-        try:
-            result = make()
-            if driver.version > version:
-                self.state.count(driver.sums_of_last_step())
-                self.state.global_step = driver.version
-        finally:
-            self.boundary.end_step()
-        self._lead_if_due()
-        across = driver.across
-        if self.leads and across is not None and across.has_newcomers:
-            across.welcome()
-        return result
+        raise NotImplementedError
 
     # Waits for the leader
 
@@ -218,6 +190,10 @@ class ReplicaTraining(TurnTraining):
         self._wait_while(
             lambda: not self.finished and self.book.is_held(self.global_step), f"step {self.global_step + 1}"
         )
+
+    def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
+        """Wait for the leader; return early if this task leads now."""
+        raise NotImplementedError
 
     def _conclude(self) -> bool:
         if self.keeper is not None:
@@ -228,47 +204,6 @@ class ReplicaTraining(TurnTraining):
             return True
         self._wait_while(lambda: not self.book.concluded, "the end of fit")
         return not self.leads
-
-    def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
-        """Wait for the leader; return early if this task leads now."""
-        waits = False
-        try:
-            while True:
-                assert not isinstance(self.driver, MemberDriver), "it has waits of its own"
-                self.driver.look_across()
-                self.book.poll(self.global_step)
-                if self.leads or not goes_on():
-                    return
-                self._lead_if_due()
-                if self.leads:
-                    return
-                if (failure := self._failure()) is not None:
-                    raise failure
-                waits = True
-                self._reporter.waiting(f"{self._name_of(self._awaited_leader)}, {what}")
-                assert self.doorbells is not None, "members have links"
-                self.doorbells.wait(LOOK_S)
-        finally:
-            if waits:
-                self._reporter.waiting(None)
-
-    @property
-    def _awaited_leader(self) -> int:
-        """The rank of the replica that leads, or is to lead next."""
-        return self.book.leader
-
-    def _lead_if_due(self) -> None:
-        """Lead, if the leader is gone and no live member has a lower rank."""
-        driver = self.driver
-        if self.leads or self.book.concluded:
-            return
-        if driver.across is not None:
-            leads = driver.across.leads
-        else:
-            leads = self.book.leader in driver.dead and driver.rank == min(set(driver.members) - driver.dead)
-        if leads:
-            self.book.lead(driver.rank, self.global_step)
-            self._lead(self)
 
     # The leader
 
@@ -289,29 +224,8 @@ class ReplicaTraining(TurnTraining):
             self._change(order, order.optimizer)
 
     def _change(self, order: FitOrder, optimizer: dict[str, Any]) -> None:
-        """Carry out an order, in place where no step is under way.
-
-        In the midst of an epoch the others are computing: their step is begun again where it must not see
-        other values, or an end.
-        """
-        book, version = self.book, self.global_step
-        rests = self.finished or book.is_held(version)
-        values, end = self._new_values(order), self._end_of(order)
-        writes = values is not None or (order.stop and not self.finished)
-        in_round = writes and not rests
-        number = book.order.number + 1
-        book.give(LeaderOrder(number, optimizer, order.until, end, version, in_round), values, version)
-        if in_round:
-            self.void()
-        elif writes:
-            self.boundary.begin_step()
-            try:
-                book.carry_out()
-            finally:
-                self.boundary.end_step()
-        if writes:
-            book.carried_out()
-        self._ring()
+        """Carry out an order."""
+        raise NotImplementedError
 
     def _ring(self) -> None:
         assert self.doorbells is not None, "members have links"
