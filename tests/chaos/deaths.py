@@ -185,7 +185,7 @@ def draw(seed):
     if way.place == "hosts":
         with_servers = strategy.startswith("servers")
         layouts = [(0, 1, 2)] if with_servers else [(0, 1, 2), (0, 0, 1, 2), (0, 0, 1)]
-        layouts = layouts[:2] if fault == CUT_TO_THE_END else layouts  # one of three hosts is a minority
+        layouts = layouts[:1] if fault == CUT_TO_THE_END else layouts  # one of three replicas is a minority
         layout = random.choice(layouts)
         servers = (0, 1) if with_servers else ()
     exact = way.exact and random.random() < 0.5

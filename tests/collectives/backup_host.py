@@ -8,10 +8,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 import numpy as np
-from collectives.drawn_scenes import POINTS, RULES, TINY, WITH_TABLES
-from collectives.scene import Scene, tear, train
+from collectives.scene import TINY, WITH_TABLES, Scene, tear
 from collectives.served import Served
-from collectives.virtual_host import NEVER, Killed, Life, VirtualClock, VirtualDoorbells, VirtualHost
+from collectives.virtual_host import (
+    NEVER,
+    POINTS,
+    RULES,
+    Killed,
+    Life,
+    VirtualClock,
+    VirtualDoorbells,
+    VirtualHost,
+    train,
+)
 from whole_mean import mean
 
 from dtrain.collectives.backups import BackupFit, BackupRules

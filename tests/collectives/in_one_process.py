@@ -2,7 +2,7 @@
 
 from collections import defaultdict, deque
 
-from dtrain.collectives.between_hosts.all_reduce import SendBlock, carry_out
+from dtrain.collectives.all_reduce import SendBlock, carry_out
 
 
 def run(flows, terms, means, random):

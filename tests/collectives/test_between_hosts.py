@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from whole_mean import mean
 
-from dtrain.collectives.between_hosts.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
+from dtrain.collectives.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
 
 
 def left_fold(gradients, count, weights):

@@ -10,7 +10,7 @@ from collectives.test_calls import call, summed, value
 from dtrain.errors import CallsDifferError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
-from dtrain.roles.collective.between_hosts.calls import CallsBetweenHosts, StreamPair
+from dtrain.roles.collective.calls_over_hosts import CallsBetweenHosts, StreamPair
 from dtrain.roles.collective.rules import Waits
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream

@@ -6,9 +6,8 @@ DTRAIN_SEEDS=FROM:TO draws other deaths than the usual ones.
 import os
 
 import pytest
-from collectives.drawn_scenes import WITH_TABLES
-from collectives.forked import POINTS, Death, check, drawn, run
-from collectives.scene import Scene
+from collectives.members import POINTS, Death, check, drawn, start
+from collectives.scene import WITH_TABLES, Scene
 from row_by_row import every_row
 
 from dtrain.config.choices import NanPolicy, Weighting
@@ -53,7 +52,7 @@ def test_a_gradient_with_nan_is_refused_and_does_not_count():
 
 def test_with_nan_policy_fail_every_replica_says_whose_gradient_it_was():
     scene = Scene(rules=Rules(nan_policy=NanPolicy.FAIL), poisoned=frozenset({(1, 2)}))
-    _, seen = run(scene)
+    _, seen = start(scene, [[0, 1, 2]])
     for told in seen.values():
         assert "NonFiniteGradientError: the gradient of replica 2 for step 2 holds NaN or infinity" in told
 
@@ -67,12 +66,12 @@ def test_the_step_of_a_death_is_that_of_one_process(point, victim):
 
 
 def test_one_is_enough_when_all_others_die_in_one_step_one_as_the_heir_of_another():
-    deaths = {0: Death(2, "update"), 1: Death(2, "update", 2), 3: Death(2, "update", 1)}
+    deaths = {0: Death(2, "update"), 1: Death(2, "update", 2), 3: Death(2, "message", 1)}
     check(Scene(replicas=4, parts=4, deaths=deaths))
 
 
 def test_an_heir_that_dies_within_a_block_that_it_makes_again_leaves_it_to_be_made_once_more():
-    check(Scene(replicas=4, parts=4, deaths={1: Death(1, "update"), 2: Death(1, "update", 2)}))
+    check(Scene(replicas=4, parts=4, deaths={1: Death(1, "update"), 0: Death(1, "update", 2)}))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +79,7 @@ def test_an_heir_that_dies_within_a_block_that_it_makes_again_leaves_it_to_be_ma
     [
         (optimizers.Adagrad(0.05, clipnorm=0.5), {0: Death(2, "update", 2), 2: Death(3, "carry", 1)}),
         (optimizers.SGD(0.1), {1: Death(2, "in gradient", 1), 2: Death(2, "carry")}),
-        (optimizers.SGD(0.1, momentum=0.9), {0: Death(1, "update", 1), 1: Death(3, "word", 9)}),
+        (optimizers.SGD(0.1, momentum=0.9), {0: Death(1, "update", 1), 1: Death(3, "message", 2)}),
     ],
     ids=["adagrad clipnorm", "sgd", "momentum"],
 )

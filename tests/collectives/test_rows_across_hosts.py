@@ -8,16 +8,15 @@ import os
 import signal
 
 import pytest
-from collectives.drawn_scenes import WITH_TABLES
-from collectives.scene import Scene
-from collectives.test_across_hosts import check
+from collectives.members import Death, check
+from collectives.scene import WITH_TABLES, Scene
 from row_by_row import NIGHT, each_with_one
 
 from dtrain.config.choices import Weighting
 from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
-from dtrain.roles.collective.between_hosts.reduction import RowExchange
 from dtrain.roles.collective.rules import Rules
+from dtrain.roles.collective.sums_over_hosts import RowExchange
 from dtrain.variables import VariableSpec
 
 RULES = {
@@ -80,7 +79,7 @@ DEATHS = {
     "a host": ([[0, 1], [2]], (2,), {0, 1}),
     "the leader's host": ([[0, 1], [2]], (0, 1), {2}),
     "all hosts but one": ([[0], [1], [2]], (0, 2), {1}),
-    "who speaks for each host": ([[0, 1], [2, 3]], (0, 2), {1, 3}),
+    "the first of each host": ([[0, 1], [2, 3]], (0, 2), {1, 3}),
 }
 
 
@@ -91,7 +90,7 @@ def test_the_step_of_a_death_is_finished_by_those_who_are_left(death, rule):
     hosts, victims, left = DEATHS[death]
     ranks = sum(map(len, hosts))
     scene = Scene(RULES[rule], ranks, max(3, ranks), variables=WITH_TABLES, certain=False, block_elements=4)
-    check(scene, hosts, dict.fromkeys(victims, (2, "in gradient")), left)
+    check(scene, hosts, dict.fromkeys(victims, Death(2, "in gradient")), left)
 
 
 MOMENTS = ["before send", "after send", "after _receive_list", "after receive"]
@@ -140,7 +139,7 @@ def test_a_host_that_dies_among_its_lists_leaves_the_step_to_the_others(monkeypa
 
 
 @pytest.mark.parametrize(("moment", "host"), each_with_one(MOMENTS, [0, 1]))
-def test_another_replica_speaks_for_a_host_whose_speaker_dies_among_its_lists(monkeypatch, moment, host):
+def test_another_replica_reduces_for_a_host_whose_first_one_dies_among_its_lists(monkeypatch, moment, host):
     when, method = moment.split()
     dead = multiprocessing.Value("i", 0)
 
@@ -149,7 +148,7 @@ def test_another_replica_speaks_for_a_host_whose_speaker_dies_among_its_lists(mo
             dead.value = 1
             os.kill(os.getpid(), signal.SIGKILL)
 
-    at(monkeypatch, method, host, dies_once)
+    at(monkeypatch, method, 2 * host, dies_once)
     scene = Scene(RULES["legacy nadam"], 4, 4, variables=WITH_TABLES, certain=False, block_elements=4)
     seen = check(scene, [[0, 1], [2, 3]], left={0, 1, 2, 3} - {2 * host})
     assert 2 * host not in seen

@@ -10,16 +10,31 @@ import threading
 from collections import Counter
 
 import numpy as np
-from collectives.drawn_scenes import drawn
-from collectives.scene import Orders, judge, tear, train
 
-from dtrain.collectives.board import ranks_in
 from dtrain.learning import optimizers
-from dtrain.protocol.part_dealer import PartDealer
+from dtrain.messages import Verdict
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.rules import Waits
-from dtrain.state.batch_cut import Dealt
+
+POINTS = {
+    "word": 80,
+    "update": 3,
+    "carry": 2,
+    "before gradient": 2,
+    "in gradient": 2,
+    "doorbell": 9,
+    "wait": 5,
+}
+"""By the points at which a process may die, about how many of it a round has."""
+
+RULES = (
+    optimizers.SGD(0.1),
+    optimizers.SGD(0.05, momentum=0.9, clipnorm=0.01),
+    optimizers.Adam(0.01, use_ema=True),
+    optimizers.Adam(0.01, global_clipnorm=0.02),
+    optimizers.Adagrad(0.05, clipvalue=0.05),
+    optimizers.SGD(0.1, global_clipnorm=0.02),
+)
 
 NEVER = (0, "", 0)
 
@@ -136,65 +151,10 @@ class Life:
         self.alive = False
         self.host.ended(self)
 
-    def live(self):
-        scene, arena = self.host.scene, self.host.arena
-        store = arena.store(optimizers.serialize(scene.optimizer), max_steps=scene.steps)
-        dealer = PartDealer.of(Dealt(scene.parts), whole=True)
-        orders = Orders(self.host.told, store)
-        from_round = self.admitted() if self.joins else 1
-        orders.tally = orders.tally.holding(arena.tally(from_round))
-        self.driver = CollectiveDriver(
-            arena,
-            self.doorbells,
-            self.rank,
-            store,
-            dealer,
-            scene.rules,
-            orders=orders,
-            from_round=from_round,
-            waits=Waits(clock=VirtualClock()),
-        )
-        tear(store, self.passes)
-        seen = train(scene, self.driver, self.passes, orders.count)
-        self.tally = orders.tally.open()
-        return seen
-
     @property
     def is_waiting(self):
         """Whether this process would be a member and is none yet."""
         return self.joins and self.driver is None
-
-    def admitted(self):
-        """Wait to become a member, as the strategy does; return the first round of it."""
-        board = self.host.arena.board
-        before = board.admitted[self.rank]
-        while True:
-            self.hand_out()
-            number = board.admitted[self.rank]
-            of_round = ranks_in(board.members[(number - 1) % 2])
-            if number > before and all(board.fin[each] >= number - 1 for each in range(len(of_round))):
-                members = ranks_in(board.members[number % 2])
-                if self.rank in members:
-                    for rank in set(self.doorbells.ends) - set(members):
-                        del self.doorbells.ends[rank]
-                    return number
-                before = number
-            if not any(other.alive and not other.is_waiting for other in self.host.lives):
-                raise Killed  # training has ended
-            self.host.idle += 1
-            if self.host.idle > 1000:  # looks, since a word was written
-                self.host.fail("members wait for each other, and one who would be a member for them")
-            self.host.switch(self)
-
-    def hand_out(self):
-        """Give every member that has none yet a socket to this process."""
-        board = self.host.arena.board
-        members = {*ranks_in(board.members[0]), *ranks_in(board.members[1])}
-        for other in [each for each in self.host.lives if each.alive and each is not self]:
-            if other.rank in members and other.rank not in self.doorbells.ends:
-                self.doorbells.connect(other)
-                self.passes("word")
-                other.doorbells.connect(self, offered=True)
 
     def passes(self, point, torn=None):
         """Let others go on, or be dead from here on, with this memory half written."""
@@ -223,6 +183,43 @@ class Life:
         if other in self.doorbells.queues:
             self.doorbells.queues[other].append(what)
             self.asleep = False
+
+
+def train(scene, driver, passes, count=lambda version, sums: None):
+    """Train to the end of a scene; return what was seen, by step: (version, sums, verdict, members).
+
+    `passes` is called at each point where a process may be killed, with the memory that may be half written
+    then. `count` is called with the sums of every step.
+    """
+    seen = []
+    orders = dict(scene.orders)
+    while not driver.finished:
+        if driver.rank == scene.giver and driver.version in orders:
+            order = orders.pop(driver.version)
+            driver._orders.told.update(order)
+            if set(order) - {"optimizer"}:
+                driver.void()
+                continue
+        part = driver.next_part()
+        told = (0, None, True)
+        if part != NO_PART:
+            passes("before gradient", {})
+            number, place = divmod(part, scene.parts)
+            gradients = driver.gradients(part).variables
+            rows = {}
+            told = scene.compute(number, place, driver.store.variables, gradients, rows)
+            passes("in gradient", gradients)
+            driver.give_rows(part, rows)
+            if rows:
+                passes("in gradient", dict(enumerate(driver.given(part))))
+        before, members = driver.version, driver.members
+        outcome = driver.contribute(part, *told)
+        if outcome.verdict is not Verdict.PENDING:
+            sums = driver.sums_of_last_step() if driver.version > before else []
+            count(before, sums)
+            seen.append((driver.version, sums, outcome.verdict, members))
+    driver.close()
+    return seen
 
 
 class VirtualHost:
@@ -331,13 +328,3 @@ class VirtualHost:
         now = [block.tobytes() for block in driver.store.values]
         known = self.values_in.setdefault(driver.round, now)
         assert known == now, "variables change while gradients are computed from them"
-
-
-def broken_rule(seed, draw=drawn):
-    """Run the scene of a seed; return what went wrong, or None."""
-    host = VirtualHost(draw(seed), seed)
-    try:
-        judge(host.scene, host.arena, host.run(), host.tallies)
-    except AssertionError as error:
-        return f"seed {seed}: {error}\n" + "\n".join(host.story)
-    return None

@@ -4,39 +4,33 @@ list was made.
 
 from mutant import bug
 
-BETWEEN_HOSTS = "collectives/between_hosts"
 MULTI_WORKER = "strategies/multi_worker_mirrored"
 
 AGREEING = [
     bug(
-        f"{BETWEEN_HOSTS}/leader.py",
-        "LeadingHost.welcome",
-        "frozenset(new) if informed else frozenset()",
-        "frozenset(new)",
-        says="a new host begins before all others know of it",
+        "steps/leader.py",
+        "RoundLeader.welcome",
+        "if not all(map(self._knows_members, others)):\n    return frozenset()",
+        says="a newcomer begins before all others know of it",
     ),
     bug(
-        f"{BETWEEN_HOSTS}/follower.py",
-        "Following._has_mean",
-        "self._summed and self._written >= self._needed",
-        "self._summed",
+        "steps/follower.py",
+        "Follower._made_report",
+        "self._reduced if attempt is not None and self._written >= attempt.written else 0",
+        "self._reduced if attempt is not None else 0",
+    ),
+    bug("steps/follower.py", "Follower.heeds", "told.term >= self.term", "True"),
+    bug(
+        "roles/collective/lane_work.py",
+        "MeansOverHosts.make",
+        "None if given.weights is None else dict(enumerate(examples_of(parts)))",
+        "None",
     ),
     bug(
-        f"{BETWEEN_HOSTS}/follower.py",
-        "Following.heeds",
-        "term >= self.term and leader_of(term) in self.hosts",
-        "leader_of(term) in self.hosts",
-    ),
-    bug(
-        "roles/collective/round.py",
-        "HostMembership._newcomer",
-        "for rank in live:\n    waiting &= self._board.offered[rank]",
-    ),
-    bug(
-        "roles/collective/round.py",
-        "Round._prepare_next",
-        "self._orders.sums_after(self.version, self.sums)",
-        "self._orders.sums_after(self.version + 1, self.sums)",
+        "roles/collective/lane_work.py",
+        "LaneWork.run",
+        "self._sums_after(before, job.version, job.sums)",
+        "before",
     ),
     bug("collectives/board.py", "Ledger.write", "self._need(start, stop)"),
     bug(

@@ -17,14 +17,6 @@ MIRRORED = {
     "checkpoints/reader.py": ["checkpoints"],
     "checkpoints/copies.py": ["checkpoints/test_remote.py"],
     "checkpoints/writer.py": ["checkpoints"],
-    "collectives/between_hosts/follower.py": [
-        "collectives/test_agreement.py",
-        "collectives/test_virtual_hosts.py",
-    ],
-    "collectives/between_hosts/leader.py": [
-        "collectives/test_agreement.py",
-        "collectives/test_virtual_hosts.py",
-    ],
     "collectives/board.py": ["collectives/test_ledger.py"],
     "config/sections.py": ["cli/spec"],
     "config/resolution.py": ["cli/spec", "strategies/test_choice.py"],
@@ -102,6 +94,13 @@ MIRRORED = {
         "collectives/test_virtual_host.py",
         "strategies/test_bits_of_tables.py",
     ],
+    "roles/collective/lane_work.py": [
+        "collectives/test_across_hosts.py",
+        "collectives/test_replicas.py",
+        "clusters/test_cluster_hosts.py",
+    ],
+    "steps/follower.py": ["steps"],
+    "steps/leader.py": ["steps"],
     "variables/shown_variables.py": ["strategies/test_variables_follow.py"],
     "parameters/versions.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from whole_mean import mean
 
-from dtrain.collectives.between_hosts.all_reduce import Route
-from dtrain.collectives.between_hosts.follower import BeginAttempt
+from dtrain.collectives.all_reduce import ElementRange, Route
 from dtrain.errors import PeerLostError, PeerRefusedError, SharedMemoryError, TrainingError, WaitTimeoutError
 from dtrain.learning import optimizers
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -25,8 +24,7 @@ from dtrain.messages import Hello
 from dtrain.parameters.updater import Contributions
 from dtrain.process.secret import new_secret
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import HostReduction, MeanTerms, RowExchange
+from dtrain.roles.collective.sums_over_hosts import HostReduction, MeanTerms, RowExchange, SumAttempt, Ways
 from dtrain.variables import VariableSpec
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
@@ -76,8 +74,18 @@ def streams():
 
 
 def begun(step, held, attempt=0):
-    return BeginAttempt(
-        step, attempt, tuple(sorted(held)), {host: tuple(held[host]) for host in held}, (), {}
+    return SumAttempt(step, attempt, tuple(sorted(held)), {host: tuple(held[host]) for host in held})
+
+
+def reduction_of(arena, host):
+    groups, places = arena.shape.layout.groups, range(PARTS)
+    return HostReduction(
+        host,
+        [arena.gradients[place].blocks[0] for place in places],
+        arena.means,
+        [group.trainable for group in groups],
+        deterministic=True,
+        rows=RowExchange(host, arena.rows, PARTS, places),
     )
 
 
@@ -109,7 +117,8 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
     hosts = Streams(3)
     try:
         arenas = [Arena(shape, np.zeros(shape.starts()[-1], np.uint8), [0] * 1000) for _ in hosts.ways]
-        reductions = [HostReduction.of(arena, host, deterministic=True) for host, arena in enumerate(arenas)]
+        reductions = [reduction_of(arena, host) for host, arena in enumerate(arenas)]
+        spans = {group: ElementRange(0, each.size) for group, each in enumerate(shape.layout.groups)}
         stores = []
         for arena in arenas:
             scene.fill(arena)
@@ -131,7 +140,7 @@ def test_any_ids_at_any_hosts_give_the_bits_of_a_server_everywhere(
             what = begun(version, held), MeanTerms(tuple(places), given.count, weights)
 
             def summed(host, what=what):
-                reductions[host].run(*what, hosts.ways[host], soon())
+                reductions[host].run(*what, hosts.ways[host], soon(), spans)
 
             with ThreadPoolExecutor(3) as pool:
                 list(pool.map(summed, range(3)))
@@ -165,7 +174,9 @@ def receives(arena, hosts, *blocks, seconds=PATIENCE_S):
     for block in blocks:
         hosts.ways[1].outgoing(Route(1, 0, "rows"), soon()).send(block)
     held = {0: [0], 1: [1]}
-    RowExchange(0, arena.rows, 2).receive(begun(3, held, attempt=7), held, hosts.ways[0], soon(seconds))
+    RowExchange(0, arena.rows, 2, range(2)).receive(
+        begun(3, held, attempt=7), held, hosts.ways[0], soon(seconds)
+    )
 
 
 def head(*words):

@@ -7,12 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from dtrain.collectives.between_hosts.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
+from dtrain.collectives.all_reduce import ElementRange, Terms, ordered_chain, ring, slices
 from dtrain.errors import PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Hello
 from dtrain.process.secret import new_secret
-from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import HostSum, exchange
+from dtrain.roles.collective.sums_over_hosts import HostSum, Ways, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 

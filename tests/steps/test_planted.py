@@ -2,12 +2,13 @@
 
 import pytest
 from msgspec.structs import replace
+from row_by_row import every_row
 from steps import test_rounds
 
 from dtrain.messages.rounds import Deal, Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
 from dtrain.state.batch_cut import Dealt
 from dtrain.steps import leader as leading
-from dtrain.steps.follower import CommitRound, Follower, LeaveRun
+from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
 from dtrain.steps.leader import RoundLeader
 from dtrain.steps.member import RoundMember
 from dtrain.steps.round_parts import RoundParts, RoundRules
@@ -213,3 +214,22 @@ def test_a_limit_that_is_set_while_a_leader_asks_holds_when_it_begins():
     assert all(lead.told(number).due == () for number in range(3))
     lead.limit(9, until=None)
     assert [lead.told(number).due for number in range(3)] == [((0, 0, 0),), ((1, 0, 1),), ((2, 0, 2),)]
+
+
+@every_row(
+    "members, present, gone, goes_on",
+    [
+        ((0, 1, 2), (0, 1), (), True),
+        ((0, 1, 2), (0,), (), False),
+        ((0, 1), (0,), (), True),
+        ((0, 1), (1,), (), False),
+        ((0, 1), (1,), (0,), True),
+        ((0, 1, 2), (2,), (0, 1), True),
+        ((0, 1, 2), (0,), (2,), False),
+        ((0, 1, 2, 3), (1, 2), (), False),
+        ((0, 1, 2, 3), (0, 2), (), True),
+        ((0, 1, 2, 3), (1, 2, 3), (0,), True),
+    ],
+)
+def test_more_than_half_go_on_or_half_with_the_leader_or_all_who_live(members, present, gone, goes_on):
+    assert may_go_on(members, present, gone, leader=0) is goes_on

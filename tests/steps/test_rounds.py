@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from steps.virtual_members import FIRST, LEASE_S, VOID, Net
 
-from dtrain.collectives.between_hosts.all_reduce import ordered_chain, ring
+from dtrain.collectives.all_reduce import ordered_chain, ring
 from dtrain.messages.rounds import RoundMade
 from dtrain.steps.member import BEAT_S
 

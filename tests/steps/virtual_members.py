@@ -17,7 +17,7 @@ from random import Random
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.all_reduce import (
+from dtrain.collectives.all_reduce import (
     SendBlock,
     Terms,
     carry_out,

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from collectives.members import Death, check, start, train
 from collectives.scene import Scene
-from collectives.test_across_hosts import check, start
 from row_by_row import each_with_one
 
-from dtrain.messages import Verdict
-from dtrain.protocol.part_dealer import NO_PART
 from dtrain.strategies.replicas.reduction import ReduceOp
 
 SCALE = np.float32(1e-3)
@@ -59,8 +57,8 @@ class Calling(Scene):
             results = dict.fromkeys(asked, _added_up(list(asked.values())))
         return told[part]
 
-    def train(self, driver, passes, calls):
-        """As `train`, with the calls of each part."""
+    def train(self, driver, passes, calls, steps):
+        """As `Scene.train`, with the calls of each part."""
         views = driver.store.variables
 
         def run(place, number, gradients, all_reduce):
@@ -85,29 +83,24 @@ class Calling(Scene):
 
             return work
 
-        def places(place):
-            gradients = driver.gradients(place).variables
+        def places(slot):
+            gradients = driver.gradients(driver.place_in(slot)).variables
             return gradients, gradients
 
         calls.compute = beside
-        seen = []
-        while not driver.finished:
-            part, told = driver.next_part(), (0, None, True)
-            if part != NO_PART:
-                number, place = divmod(part, self.parts)
 
-                def all_reduce(op, value, place=place):
-                    return calls.all_reduce(place, places, op, value)
+        def compute(part, place):
+            number, slot = divmod(part, self.parts)
 
-                told = run(place, number, driver.gradients(part).variables, all_reduce)
-                calls.finish(place, told[0], places)
-            before, members = driver.version, driver.members
-            outcome = driver.contribute(part, *told)
-            if outcome.verdict is not Verdict.PENDING:
-                sums = driver.sums_of_last_step() if driver.version > before else []
-                seen.append((driver.version, sums, outcome.verdict, members))
+            def all_reduce(op, value):
+                return calls.all_reduce(slot, places, op, value)
+
+            told = run(slot, number, driver.gradients(place).variables, all_reduce)
+            calls.finish(slot, told[0], places)
+            return told
+
+        seen = train(self, driver, passes, steps, compute)
         calls.close()
-        driver.close()
         return seen
 
 
@@ -148,7 +141,7 @@ DEATHS = {
 )
 def test_the_step_of_a_death_is_finished_by_those_who_are_left(death, point):
     hosts, victims = DEATHS[death]
-    check(Calling(), hosts, dict.fromkeys(victims, (2, point)), {0, 1, 2} - {*victims})
+    check(Calling(certain=False), hosts, dict.fromkeys(victims, Death(2, point)))
 
 
 @pytest.mark.parametrize("silent", [0, 1])
