@@ -1,1 +1,0 @@
-"""Sums over several hosts, carried out on streams: `collectives.between_hosts` says who sends what."""
