@@ -12,6 +12,7 @@ milliseconds of all processes together.
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -23,16 +24,24 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.config.choices import Weighting
 from dtrain.exchange.calls import ReplicaCall
 from dtrain.learning import optimizers
+from dtrain.messages.rounds import Known, MemberSeat
 from dtrain.parameters.placement import plan
-from dtrain.protocol.part_dealer import PartDealer
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.calls import CallMemory, Calls
-from dtrain.roles.collective.driver import CollectiveDriver
-from dtrain.roles.collective.rules import Rules
+from dtrain.roles.collective.lane_work import LaneWork
+from dtrain.roles.collective.member_driver import MemberDriver
+from dtrain.roles.collective.member_rounds import LeaderOrders, phases_of
+from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.state.batch_cut import Dealt
+from dtrain.steps.follower import next_term
+from dtrain.steps.member import RoundMember
+from dtrain.steps.round_parts import RoundRules
 from dtrain.variables import VariableSpec
+from dtrain.wire.one_host.members import MemberLinks
 from dtrain.wire.one_host.synchronization import Doorbells, pairs
 
 SMALL_BYTES = 64 * 1024
@@ -47,28 +56,46 @@ class Replica:
 
     def __init__(self, rank: int, shared: "Shared", words: argparse.Namespace) -> None:
         self.rank, self.count, self.shared, self.words = rank, words.replicas, shared, words
-        doorbells = {name: Doorbells(ends[rank]) for name, ends in shared.ends.items()}
         for ends in shared.ends.values():
             for other, sockets in ends.items():
                 for each in sockets.values() if other != rank else ():
                     each.close()
-        self.calls = Calls(shared.calls, doorbells["calls"], rank)
-        self.drivers = {name: self._driver(name, doorbells[name]) for name in shared.arenas}
+        self.calls = Calls(shared.calls, Doorbells(shared.ends["calls"][rank]), rank)
+        self.drivers = {
+            name: self._driver(name, MemberLinks(shared.ends[name][rank])) for name in shared.arenas
+        }
+        for driver in self.drivers.values():
+            while driver.next_part() == NO_PART:
+                driver.look()  # the first parts have not been dealt yet
 
-    def _driver(self, name: str, doorbells: Doorbells) -> CollectiveDriver:
+    def _driver(self, name: str, links: MemberLinks) -> MemberDriver:
         arena = self.shared.arenas[name]
         if name.endswith("in place"):
             arena.sides = [arena.sides[0]] * 2
         store = arena.store(optimizers.serialize(RULES[name.split()[0]]), max_steps=10**6)
-        dealer = PartDealer.of(Dealt(self.count), whole=True)
-        return CollectiveDriver(arena, doorbells, self.rank, store, dealer, Rules())
+        seats = tuple(MemberSeat(number=each, rank=each, task=f"worker:{each}") for each in range(self.count))
+        known = Known(members=seats, dealt=Dealt(self.count))
+        rules = RoundRules(replicas=self.count, max_steps=10**6, shares=True)
+        member = RoundMember(self.rank, known, rules, math.inf, time.monotonic(), term=next_term(0, 0))
+        work = LaneWork(
+            arena,
+            store,
+            phases_of(store, arena),
+            Weighting.REPLICAS,
+            self.rank,
+            sums_after=lambda before, version, sums: (),
+            note=lambda job: None,
+        )
+        orders = LeaderOrders(lambda: None, lambda: ({}, False), lambda: False, lambda news, tally: None)
+        return MemberDriver(arena, links, member, Rules(), orders, Waits(), work)
 
     def step(self, name: str, number: int) -> tuple[Way, Way]:
         """Return what writes the gradient, and what makes the step."""
         driver = self.drivers[name]
 
         def write() -> None:
-            driver.gradients(driver.next_part()).blocks[0][0][:] = self.rank + number
+            place = driver.place_of(driver.next_part())
+            driver.gradients(place).blocks[0][0][:] = self.rank + number
 
         return write, lambda: driver.contribute(driver.next_part(), 1, None, True)
 
@@ -134,7 +161,7 @@ class Shared:
                 ArenaShape(variables, optimizers.serialize(rule), words.replicas, words.replicas)
             )
             arena.store(optimizers.serialize(rule)).fill({"w": np.ones(elements, np.float32)})
-            arena.begin(ranks)
+            arena.put_tally(0, ())
             self.arenas[name] = arena
         self.calls = CallMemory.make(words.replicas)
         self.ends = {name: pairs(ranks) for name in (*self.arenas, "calls")}
@@ -211,7 +238,7 @@ def death(rank: int, words: argparse.Namespace, shared: Shared, barrier: Any, cp
                 os.kill(os.getpid(), signal.SIGKILL)
 
             updater.make = die  # type: ignore[method-assign]
-        driver.gradients(driver.next_part()).blocks[0][0][:] = rank + number
+        driver.gradients(driver.place_of(driver.next_part())).blocks[0][0][:] = rank + number
         if not last:
             barrier.wait()
         began = time.perf_counter()

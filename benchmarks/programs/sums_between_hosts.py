@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dtrain.collectives.between_hosts.all_reduce import (
+from dtrain.collectives.all_reduce import (
     ElementRange,
     Terms,
     ordered_chain,
@@ -27,8 +27,7 @@ from dtrain.collectives.between_hosts.all_reduce import (
     segment_length,
 )
 from dtrain.messages import Hello
-from dtrain.roles.collective.between_hosts.links import Ways
-from dtrain.roles.collective.between_hosts.reduction import HostSum, exchange
+from dtrain.roles.collective.sums_over_hosts import HostSum, Ways, exchange
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 

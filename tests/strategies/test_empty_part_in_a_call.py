@@ -21,7 +21,7 @@ def calls_of(log, comes, round_=None):
     """The calls of part 0; `comes` happens while it waits."""
     driver = SimpleNamespace(
         now=round_ or Round(),
-        across=None,
+        over_hosts=None,
         version=0,
         owes=lambda place: False,
         owners=lambda late, what: f"the owners of {late}, {what}",
