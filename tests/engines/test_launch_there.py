@@ -206,7 +206,8 @@ def test_a_waiting_pod_says_why_and_a_timeout_is_the_clusters_and_removes_the_ru
     code, out, _ = there.run("status")
     assert code == 0
     assert "starting" in out
-    assert "waits: Unschedulable: 0/3 nodes are available; ask for less by kubernetes.resources" in out
+    waits = "waits: Unschedulable: 0/3 nodes are available; ask for less by kubernetes.resources"
+    assert waits in " ".join(out.split()), "the table breaks its lines where the terminal ends"
     late = {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}
     for job in there.api.of_kind("jobs"):
         job["status"] = {"conditions": [late]}
