@@ -5,7 +5,16 @@ from msgspec.structs import replace
 from row_by_row import every_row
 from steps import test_rounds
 
-from dtrain.messages.rounds import Deal, Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
+from dtrain.messages.rounds import (
+    CompletePart,
+    Deal,
+    Known,
+    MemberReport,
+    MemberSeat,
+    ReduceAttempt,
+    RoundMade,
+    Told,
+)
 from dtrain.state.batch_cut import Dealt
 from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
@@ -214,6 +223,46 @@ def test_a_limit_that_is_set_while_a_leader_asks_holds_when_it_begins():
     assert all(lead.told(number).due == () for number in range(3))
     lead.limit(9, until=None)
     assert [lead.told(number).due for number in range(3)] == [((0, 0, 0),), ((1, 0, 1),), ((2, 0, 2),)]
+
+
+def test_who_has_a_lane_of_an_attempt_keeps_it_until_values_are_written():
+    """A round without a version may come between. Until then it may still write to the side that is next."""
+    seats = tuple(
+        MemberSeat(number=each, rank=each, task=f"worker:{each}", host="aaabb"[each]) for each in range(5)
+    )
+    known = Known(members=seats, dealt=Dealt(5))
+    lead = RoundLeader(0, 1 << 20, known, 0, 0, RoundRules(replicas=5, max_steps=9, shares=True))
+
+    def hear(numbers):
+        for number in numbers:
+            said = lead.told(number)
+            done = [
+                CompletePart(part=d.part, examples=1, finite=True, holder=number, place=d.place)
+                for d in said.due
+            ]
+            lead.heard(
+                MemberReport(
+                    term=1 << 20,
+                    member=number,
+                    membership=said.membership,
+                    round=max(0, said.round),
+                    complete=tuple(done),
+                    known=known,
+                )
+            )
+
+    hear(range(5))
+    hear(range(5))
+    lead.arrive(0)
+    assert lead.told(1).attempt.lanes[1] == (1,)
+    lead.gone(3)
+    lead.gone(4)
+    lead.arrive(0, ordered=RoundMade())
+    assert lead.round == 1
+    hear(range(3))
+    lead.arrive(1)
+    attempt = lead.told(1).attempt
+    assert (attempt.count, attempt.lanes[1]) == (2, (1,))
 
 
 @every_row(

@@ -476,9 +476,11 @@ class RoundLeader:
 
     def _commit(self, made: RoundMade) -> None:
         self.round += 1
-        self._side += bool(made.parts or made.values)
+        if writes := bool(made.parts or made.values):
+            self._tried = False  # else who has a lane of an attempt may still write to the side that is next
+        self._side += writes
         self._made, self._attempt, self._carrying = made, None, None
-        self._failures, self._tried, self._late = {}, False, ()
+        self._failures, self._late = {}, ()
         self._let_in()
         self._parts.go_on(made, self._members)
         self._held = len(self._parts.live) < self._rules.needed
