@@ -4,8 +4,12 @@ one process.
 
 import os
 import re
+import threading
+import time
 from random import Random
+from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 from collectives.members import Death, check, start
@@ -13,7 +17,12 @@ from collectives.scene import Scene
 from row_by_row import each_with_one, every_row
 
 from dtrain.config.choices import TooFew, Weighting
+from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
+from dtrain.messages.rounds import CompletePart, MemberSeat, ReduceAttempt, RoundMade
+from dtrain.roles.collective.arena import Arena
+from dtrain.roles.collective.lane_work import LaneJob, LaneThread, MeansOverHosts
+from dtrain.roles.collective.round import SliceWork
 from dtrain.roles.collective.rules import Rules
 
 
@@ -91,3 +100,54 @@ def test_after_the_step_of_a_death_all_who_are_left_give_up_and_say_why(rule, ti
     )
     for said in seen.values():
         assert re.search(rf"{expected}\(training.too_few: {rule}\)", said), said
+
+
+def test_an_attempt_that_is_given_up_before_it_has_opened_streams_ends_at_once():
+    """Another host may have given it up as well: nobody opens the stream for which it would wait."""
+    scene = Scene()
+    arena = Arena.make(msgspec.structs.replace(scene.shape, several_hosts=True))
+    store = arena.store(scene.shape.optimizer, max_steps=scene.steps)
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def take(task, name, deadline, given_up):
+        while (reason := given_up()) is None:
+            assert time.monotonic() < deadline, "waited for a stream that nobody opens"
+        raise PeerLostError(reason)
+
+    def open_(task, name, timeout_s):
+        return SimpleNamespace(send=lambda block: None, abort=lambda reason: None, close=lambda: None)
+
+    settings = {"weighting": Weighting.REPLICAS, "deterministic": False, "patience_s": 5.0}
+    means = MeansOverHosts(arena, 0, open_, take, **settings)
+
+    class SlowWork:
+        def run(self, job):
+            begun.set()
+            assert goes_on.wait(60)
+            means.make(job, (0,), SliceWork(store))
+
+    class Means:
+        """The same, but that the work goes on only after it was given up."""
+
+        def abort(self, reason):
+            means.abort(reason)
+            goes_on.set()
+
+        def __getattr__(self, name):
+            return getattr(means, name)
+
+    parts = tuple(
+        CompletePart(part=each, examples=8, finite=True, holder=each, place=each) for each in (0, 1)
+    )
+    attempt = ReduceAttempt(number=1, made=RoundMade(parts=parts, divisor=2), lanes={0: (0,), 1: (0,)})
+    seats = {
+        each: MemberSeat(number=each, rank=each, task=f"worker:{each}", host=f"host {each}")
+        for each in (0, 1)
+    }
+    thread = LaneThread(SlowWork(), Means(), lambda: None)
+    thread.begin(LaneJob(0, attempt, seats, 0, 0, ({}, False), ()))
+    assert begun.wait(60)
+    thread.abandon()
+    ((_, error),) = thread.take()
+    assert "given up" in str(error)
+    thread.close()

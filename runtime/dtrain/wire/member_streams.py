@@ -74,8 +74,13 @@ class MemberStreams:
     # Whom to reach
 
     def know(self, seat: MemberSeat) -> None:
-        """Note where a member listens."""
-        self._members.setdefault(seat.number, _Member()).seat = seat
+        """Note where a member listens; streams of another task under its number are not its own."""
+        member = self._members.setdefault(seat.number, _Member())
+        member.seat = seat
+        for descriptor, (stream, _) in list(member.come.items()):
+            if stream.peer != seat.task:
+                del member.come[descriptor]
+                self._unwatch(stream)
 
     def want(self, numbers: Collection[int]) -> None:
         """Note which members are watched: a connection of theirs that ends is opened again."""

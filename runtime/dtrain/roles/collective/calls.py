@@ -266,12 +266,16 @@ class CallLog(Exchange):
     def made(self, member: int) -> int:
         return max([self._made_at(member + each) for each in self._places])
 
-    def made_here(self, member: int) -> int:
-        return self._made_at(member + self._own)
-
     def ended(self, member: int) -> int | None:
         over = max([count(self.memory.over[member + each], self.round) for each in self._places])
         return over - 1 if over else None
+
+    def told_here(self, member: int) -> tuple[int, int | None]:
+        """Return how many calls of a part this host has written itself, and of how many examples the part was
+        if it has ended here; another host may have ended it before.
+        """
+        over = count(self.memory.over[member + self._own], self.round)
+        return self._made_at(member + self._own), over - 1 if over else None
 
     def end(self, member: int, examples: int = 1) -> None:
         self.memory.over[member + self._own] = counted(self.round, 1 + min(examples, 1))

@@ -146,6 +146,11 @@ class MeansOverHosts:
         self._attempt = -1
         self._ways: dict[int, Ways] = {}
         self._ended: set[int] = set()
+        self._given_up = ""
+
+    def begin(self) -> None:
+        """Let the next attempt open streams, after an earlier one was given up."""
+        self._given_up = ""
 
     def make(self, job: LaneJob, lanes: Sequence[int], work: SliceWork) -> None:
         """Make the means of some lanes; all hosts call this for the same attempt.
@@ -204,6 +209,8 @@ class MeansOverHosts:
             self._ways[lane] = ways
             for number in self._ended.intersection(nodes):
                 _end(ways, number)
+            if self._given_up:  # before these streams were there
+                ways.abort(self._given_up)
         return self._ways[lane]
 
     @property
@@ -219,13 +226,14 @@ class MeansOverHosts:
                 _end(ways, number)
 
     def abort(self, reason: str) -> None:
-        """End what is under way; any thread may call this."""
+        """Give up the attempt under way, until `begin`; any thread may call this."""
+        self._given_up = reason
         for ways in list(self._ways.values()):
             ways.abort(reason)
 
     def close(self) -> None:
-        self.abort("another attempt has begun")
         for ways in self._ways.values():
+            ways.abort("another attempt has begun")
             ways.close()
         self._ways.clear()
 
@@ -251,6 +259,7 @@ class LaneThread:
     def begin(self, job: LaneJob) -> None:
         """Do a job; what is under way is given up."""
         self.abandon()
+        self.means.begin()
         self._idle.clear()
         self._jobs.put(job)
 

@@ -4,8 +4,8 @@
     ... write driver.gradients() from driver.store.variables ...
     outcome = driver.contribute(examples, sums, finite)      # PENDING: ask for the next part of this step
 
-The program's thread carries messages and reduces while it waits (`member_rounds`). Over several hosts a
-thread of its own carries messages, so that others hear of this member while it computes. What was made
+The program's thread carries messages and reduces while it waits (`member_rounds`). Over several hosts
+another thread carries messages, so that the others hear from this member while it computes. What was made
 meanwhile is *adopted* by the program's thread as it goes on, so that it sees a version change at no other
 moment.
 """

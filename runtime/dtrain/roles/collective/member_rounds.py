@@ -310,7 +310,7 @@ class MemberRounds:
             case LeaveRun():
                 self._is_left = True
             case AbandonAttempt():
-                """It has been, before this was said."""
+                """Its lanes were given up before this member answered the new leader."""
 
     def _link(self, now_s: float) -> None:
         """Connect new members, and let those ask that would like to be."""
@@ -325,7 +325,7 @@ class MemberRounds:
         for number, seat in self._member.members.items() if len(numbers) < len(self._member.members) else ():
             if number in numbers or number in self._ended or number == self._member.number:
                 continue
-            if self.over_hosts is not None and self.over_hosts.is_linked(seat):
+            if self.over_hosts is not None and self.over_hosts.is_elsewhere(seat):
                 continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
@@ -345,7 +345,7 @@ class MemberRounds:
             seat, told, _ = welcomed
             if over is not None and over.welcome(welcomed):
                 continue
-            here = over is None or not over.is_linked(seat)
+            here = over is None or not over.is_elsewhere(seat)
             if seat.number not in self._welcomed and (not here or seat.number in self._links.numbers):
                 self._welcomed.add(seat.number)
                 self._links.send(seat.number, told)

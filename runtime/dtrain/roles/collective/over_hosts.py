@@ -1,8 +1,9 @@
 """The work of one member for other hosts: the leader's records, calls within a step, newcomers.
 
 The memory of a host has what its members share. So of each other host one member is told, the *writer*: it is
-the begun member of the lowest number there. It writes into the memory of its host, and lets the others of its
-host look. What it is told comes in order, and all of it comes again on a new connection and to a new writer.
+the member of the lowest number there that has begun. It writes into the memory of its host, and then notifies
+the other members of its host. Records and calls come in their order. A new writer is sent all of them, and so
+is one whose connection was opened again.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,7 +52,7 @@ class OtherHosts(NamedTuple):
 
 
 class OverHosts:
-    """One member's part. It is used within the turn of its driver, but for `ask_in`.
+    """One member's part. It is used within the turn of its driver.
 
     Attributes:
         lanes: do what this member does of attempts.
@@ -100,7 +101,7 @@ class OverHosts:
         for number in member.probed:
             streams.probe(number)
 
-    def is_linked(self, seat: MemberSeat) -> bool:
+    def is_elsewhere(self, seat: MemberSeat) -> bool:
         return seat.host != self.host
 
     def ended(self, number: int) -> None:
@@ -170,19 +171,17 @@ class OverHosts:
 
     def _tell_calls(self, here: CallLog, number: int, key: tuple[int, int, int]) -> None:
         part = key[2]
-        ended = here.ended(part)
-        made = here.made_here(part)
+        made, ended = here.told_here(part)
         for each in range(self._calls_told.get(key, 0), made + (ended is not None)):
-            head = PartCall(round=here.round, part=part, number=each)
-            if each == made:
-                assert ended is not None, "the end comes after all calls"
-                head = PartCall(round=here.round, part=part, number=each, examples=ended)
-            else:
+            body, examples = b"", -1
+            if each < made:
                 given = here.call(part, each)
                 written = WrittenCall.of(given)
                 body = written.head + written.filled(given.arrays).tobytes()
-                head = PartCall(round=here.round, part=part, number=each, body=body)
-            if not self._streams.send_now(number, head):
+            elif ended is not None:
+                examples = ended
+            call = PartCall(round=here.round, part=part, number=each, examples=examples, body=body)
+            if not self._streams.send_now(number, call):
                 return
             self._calls_told[key] = each + 1
 
