@@ -1,8 +1,8 @@
 """Errands on a host without an agent of a run: `python -P -m dtrain_cli.agent.errands`.
 
 It reads one JSON object from stdin, and prints the line `MAGIC` and one object. `Leftovers` has what runs
-have left here removed, for `dtrain rm`; `Removed` answers. `DetachedLaunch` has a launcher started here, in
-the code that was sent and in a session of its own; `Detached` answers once its run is up or has ended.
+have left here removed, for `dtrain rm`; `Removed` answers. `DetachedLaunch` starts a launcher here, in
+a new session and with the code that was sent; `Detached` answers once the run has started or has ended.
 """
 
 import fcntl

@@ -326,7 +326,7 @@ class FleetTarget:
         self._queued.append(HostNews(kind, host, text))
 
     def _note_end(self, gone: Gone) -> None:
-        """Report the ends of the tasks of a host; one that is back holds their ports before they start."""
+        """Report that the tasks of a host have ended; a host that is back reserves their ports first."""
         host, logins = gone.host, self._logins.pop(gone.host, 0)
         failed = f" (failed logins: {logins})" if logins else ""
         what = "its agent had ended" if gone.usable else f"no word for {gone.silent_s:.0f} s"
@@ -352,7 +352,7 @@ class FleetTarget:
             self._unheld.remove(host)
 
     def _lose(self, host: str, why: str, may_return: bool = True) -> None:
-        """Report that a host is lost, if it has tasks, with a spare one that could take its place."""
+        """Report that a host with tasks is lost, and which spare host could replace it."""
         if not (tasks := self._locations.tasks_of(host)):
             return
         up = [other for other in self._agents.up(self._agents.members) if other != host]

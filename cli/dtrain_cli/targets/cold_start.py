@@ -34,7 +34,7 @@ _early: list[tuple[LifeLine, ColdStart]] = []
 
 
 def start(line: LifeLine, bare: bool = False) -> ColdStart:
-    """Start a fork server; one that is `bare` imports nothing of what programs need."""
+    """Start a fork server; a `bare` one does not import what programs need."""
     ours, theirs = socket.socketpair()
     fds = (theirs.fileno(), line.reading_end)
     with theirs:

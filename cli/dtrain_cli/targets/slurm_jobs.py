@@ -30,7 +30,8 @@ GOING = frozenset({RUNNING, "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "
 class JobReport(msgspec.Struct, frozen=True):
     """A job as Slurm knows it: its state in Slurm's word, for what reason it waits, and until when.
 
-    `code` is the exit code of its script, 128+n for signal n; `err` the file of its own lines.
+    `code` is the exit code of its script, 128+n for signal n; `err` the file to which
+    Slurm and the script have written.
     """
 
     state: str

@@ -73,7 +73,7 @@ def threads(
     """Return the number of threads for this task: its share of the cores among the training tasks here.
 
     It is None where a launcher or the user has set a number. Replicas in threads share the task's. Slurm may
-    have given each task cores of its own.
+    have given separate cores to each task.
     """
     if training.deterministic:
         return 1

@@ -35,7 +35,7 @@ _REMEDIES = {
 }
 """Remedies, by the reason for which a pod waits or was lost."""
 _PHASES = ("Pending", "Running", "Succeeded", "Failed")
-"""Those that are states of a task too."""
+"""The phases of a pod that are also states of a task."""
 
 
 class PodView(msgspec.Struct, frozen=True):
@@ -237,7 +237,7 @@ class Kubectl:
     def show(self, pod: str, *options: str) -> subprocess.Popen[bytes]:
         """Print the output of a pod as `kubectl logs` does, until the returned process ends or is killed."""
         command = [*self.command, "logs", pod, "-c", CONTAINER, *options]
-        # It has a process group of its own, so that Ctrl-C reaches the launcher alone.
+        # It runs in another process group, so that Ctrl-C reaches the launcher alone.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
 
     def last_lines(self, pod: str, count: int) -> list[str]:

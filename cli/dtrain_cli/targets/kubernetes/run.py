@@ -203,8 +203,8 @@ FILE = "spec.json"
 FOLDER = "/etc/dtrain/spec"
 TLS_FOLDER = "/etc/dtrain/tls"
 WAIT_S = {"start_s": 600.0, "server_s": 600.0, "leader_s": 600.0}
-"""The patience where the spec says nothing. A cluster takes minutes to get a node, and to give up a lost one
-70 s, the pods' grace, and the time until somebody says that the machine is off."""
+"""The patience where the spec says nothing. A cluster takes minutes to get a node. It gives up a lost one
+after 70 s, the grace period of the pods, and the time until somebody confirms that the machine is off."""
 FAREWELL_S = 10
 """From the end of the tasks' own grace to SIGKILL."""
 

@@ -50,7 +50,7 @@ RULES: dict[str, type[Optimizer]] = {
 
 
 KNOWN: dict[str, type[Optimizer]] = {**RULES, OuterSGD.__name__: OuterSGD}
-"""Those of a program, and that of servers in local steps."""
+"""The optimizers that a program may choose, and the one that servers use in local steps."""
 
 
 def from_config(config: Mapping[str, Any], custom_objects: CustomObjects = NO_OBJECTS) -> Optimizer:
