@@ -20,8 +20,23 @@ X = chance.normal(size=(24, 4)).astype(np.float32)
 Y = X.sum(1, keepdims=True)
 
 
-def threads():
+EARLIER = set()
+"""The threads of replicas that were there as the test began: a strategy of another test may not be freed yet."""
+
+
+@pytest.fixture(autouse=True)
+def earlier():
+    EARLIER.clear()
+    EARLIER.update(_of_replicas())
+
+
+def _of_replicas():
     return [each for each in threading.enumerate() if each.name.startswith("replica")]
+
+
+def threads():
+    """Those that this test has begun."""
+    return [each for each in _of_replicas() if each not in EARLIER]
 
 
 def fit(model, **more):
