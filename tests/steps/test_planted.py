@@ -8,6 +8,7 @@ from steps import test_rounds
 from dtrain.messages.rounds import (
     CompletePart,
     Deal,
+    HostStanding,
     Known,
     MemberReport,
     MemberSeat,
@@ -19,10 +20,14 @@ from dtrain.state.batch_cut import Dealt
 from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
 from dtrain.steps.leader import RoundLeader
-from dtrain.steps.member import RoundMember
+from dtrain.steps.member import HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundParts, RoundRules
 
-FROM = {"counts_the_gone_as_agreed": 210}
+FROM = {
+    "counts_the_gone_as_agreed": 210,
+    "hears_nothing_from_the_memory": 2718,
+    "goes_on_without_one_that_may_reduce": 635,
+}
 """The seeds to begin with, where it takes long until one finds a fault."""
 MOST = 400
 
@@ -116,7 +121,31 @@ def does_not_hold_rounds(patch):
     patch.setattr(RoundLeader, "_commit", commit)
 
 
+def gives_away_what_silent_members_write_to(patch):
+    before = RoundLeader._found_of
+    patch.setattr(RoundLeader, "_found_of", lambda self, each: replace(before(self, each), computing=()))
+
+
+def hears_nothing_from_the_memory(patch):
+    """A member that stood still leads from the round that it knows, though others had gone on before they ended."""
+    patch.setattr(RoundMember, "_learn", lambda self, standing: None)
+
+
+def goes_on_without_one_that_may_reduce(patch):
+    before = RoundMember._lead
+
+    def lead(self, now):
+        before(self, now)
+        if self._leading is not None:
+            self._leading._found = replace(self._leading._found, reduces=())
+
+    patch.setattr(RoundMember, "_lead", lead)
+
+
 PLANTED = [
+    (gives_away_what_silent_members_write_to, ["backups_that_stand_still"]),
+    (hears_nothing_from_the_memory, ["backups_that_stand_still"]),
+    (goes_on_without_one_that_may_reduce, ["backups_that_stand_still"]),
     (counts_the_gone_as_agreed, ["anything"]),
     (goes_on_in_minorities, ["hosts_that_stand_still", "anything"]),
     (commits_when_one_lane_is_reduced, ["deaths"]),
@@ -282,3 +311,48 @@ def test_who_has_a_lane_of_an_attempt_keeps_it_until_values_are_written():
 )
 def test_more_than_half_go_on_or_half_with_the_leader_or_all_who_live(members, present, gone, goes_on):
     assert may_go_on(members, present, gone, leader=0) is goes_on
+def silent_leads(standing):
+    """A leader after the death of member 0, which takes member 2 for silent."""
+    rules = RoundRules(replicas=3, max_steps=9, passes_silent=True)
+    known = replace(KNOWN, dealt=Dealt(2, even=True), members=SEATS_OF_ONE_HOST)
+    lead = RoundLeader(1, 2 << 20, known, 0, 0, rules, replace(standing, known=known))
+    lead.gone(0)
+    lead.heard(MemberReport(term=2 << 20, member=1, membership=0, round=0, known=known))
+    lead.silent(2)
+    return lead
+
+
+SEATS_OF_ONE_HOST = tuple(replace(seat, host="") for seat in SEATS)
+STANDING = HostStanding(term=1 << 20, membership=0, round=0, known=KNOWN)
+
+
+def test_what_a_silent_member_may_still_write_to_stays_its_own():
+    found = replace(STANDING, due={2: (Deal(2, 0, 0),)}, dropped={2: (Deal(1, 0, 1),)})
+    lead = silent_leads(found)
+    assert lead.round == 0
+    assert {deal.place for deal in lead.told(1).due}.isdisjoint({0, 1})
+    assert lead.standing.due[2] == found.due[2]
+    assert lead.standing.dropped == found.dropped
+
+
+def test_a_silent_member_that_may_reduce_is_waited_for():
+    lead = silent_leads(replace(STANDING, reduces=(2,)))
+    assert lead.round < 0
+    assert lead.awaited == {2}
+
+
+def test_a_member_leads_only_by_leave_of_the_memory():
+    """Else one that was stopped just before it began, and one that has led meanwhile, would both lead."""
+    leave, rules = [False], RoundRules(replicas=3, max_steps=9, passes_silent=True)
+    known = replace(KNOWN, members=SEATS_OF_ONE_HOST)
+    member = RoundMember(1, known, rules, 5.0, 0.0, term=1 << 20)
+    member.share(HostMemory(lambda: leave[0], lambda: None, lambda standing: None))
+    member.gone(0)
+    sent, _ = member.drain(0.1)
+    assert not any(isinstance(message, Told) for _, message in sent)
+    leave[0] = True
+    sent, _ = member.drain(0.2)
+    asked = dict(sent)[2]
+    member.received(2, MemberReport(term=asked.term, member=2, membership=0, round=0, known=known), 0.3)
+    member.drain(0.3)
+    assert member.leads_in == asked.term

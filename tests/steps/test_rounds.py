@@ -132,19 +132,53 @@ def backups(seed):
         assert counted_parts == list(range(len(counted_parts)))
 
 
+def backups_that_stand_still(seed):
+    """On one host members stand still for longer than a lease, while others end and come: nobody is left behind, and
+    what one may still write to is nobody else's.
+    """
+    random = Random(seed)
+    total, retry = random.randrange(3, 7), random.random() < 0.5
+    net, random = made(
+        seed,
+        6 * STEPS,
+        hosts=[list(range(total))],
+        backups=random.randrange(1, total - 1),
+        retry=retry,
+        passes_silent=True,
+    )
+    for number in random.sample(list(net.processes), random.randrange(1, total)):
+        net.later(random.uniform(0, 0.4), net.stop, number, random.uniform(0.2, 4) * LEASE_S)
+    for number in random.sample(list(net.processes), random.randrange(total)):
+        died_s = random.choice((random.uniform(0, 0.5), random.uniform(0, 3 * LEASE_S)))
+        net.later(died_s, setattr, net.processes[number], "doomed", True)
+        if random.random() < 0.5:
+            seat = net.seats[number]
+            net.later(died_s + 0.1, net.start_again, seat.rank, seat.host)
+    for _ in range(random.choice((0, 0, 1, 2))):
+        net.later(random.uniform(0, 2 * LEASE_S), assign, net, random)
+    net.run(0.5)
+    run_on(net, 120.0)
+    assert not any(each.left_behind for each in alive(net))
+    finished(net, alive(net))
+    counted_parts = sorted(net.conclude().counted)
+    if retry:
+        assert counted_parts == list(range(len(counted_parts)))
+
+
+def assign(net, random):
+    """The leader assigns values, or has a round without a version made."""
+    for process in alive(net):
+        if process.member.leads_in and not process.finished:
+            net.assigned.setdefault(process.member.round, FIRST * random.uniform(1, 2))
+            process.ordered = RoundMade(values=True) if random.random() < 0.7 else VOID
+            process.wake()
+
+
 def values_that_are_assigned(seed):
     """The leader assigns values in the midst of rounds: they hold from the next round on, everywhere."""
     net, random = made(seed, 2 * STEPS)
-
-    def assign():
-        for process in alive(net):
-            if process.member.leads_in and not process.finished:
-                net.assigned.setdefault(process.member.round, FIRST * random.uniform(1, 2))
-                process.ordered = RoundMade(values=True) if random.random() < 0.7 else VOID
-                process.wake()
-
     for _ in range(random.randrange(1, 4)):
-        net.later(random.uniform(0, 0.4), assign)
+        net.later(random.uniform(0, 0.4), assign, net, random)
     for number in random.sample(list(net.processes), random.randrange(len(net.processes))):
         net.later(random.uniform(0, 0.4), net.kill, number)
     net.run(0.5)
@@ -297,6 +331,19 @@ def test_the_leader_ends_before_every_message_of_two_steps(hosts, settings):
     assert message > 20
 
 
+def test_who_stands_still_on_one_host_holds_up_neither_steps_nor_the_next_leader():
+    for at in range(40):
+        net = Net(at, [[0, 1, 2, 3]], 9, ordered_chain, backups=2, shares=False, passes_silent=True)
+        net.later(at / 1000, net.stop, 1, 60.0)
+        net.later(0.05, net.kill, 0)
+        others = net.processes[2], net.processes[3]
+        net.run(30.0, lambda others=others: all(each.finished for each in others))
+        finished(net, others)
+        run_on(net, 90.0)
+        finished(net, alive(net), at_least=3)
+        net.conclude()
+
+
 def test_leaders_end_one_after_the_other_at_any_message():
     for seed in SEEDS:
         net, random = made(seed, hosts=lone_hosts(Random(seed)) if seed % 2 else [[0, 1], [2, 3]])
@@ -330,6 +377,7 @@ SCENES = [
     deaths_on_one_host,
     deaths_and_newcomers,
     backups,
+    backups_that_stand_still,
     values_that_are_assigned,
     batches_without_gradients,
     rounds_that_are_held,

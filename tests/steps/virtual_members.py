@@ -35,7 +35,7 @@ from dtrain.steps.follower import (
     Reduce,
     SkipRounds,
 )
-from dtrain.steps.member import BEAT_S, RoundMember
+from dtrain.steps.member import BEAT_S, HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundRules
 
 ELEMENTS, LENGTH = 7, 2
@@ -64,9 +64,20 @@ class Memory:
         self.name, self.newest = name, side
         self.sides = {side % 2: values.copy(), (side + 1) % 2: np.full(ELEMENTS, np.nan, np.float32)}
         self.gradients, self.writers = {}, {}
+        self.leader = self.standing = self.writer = None
 
     def at(self, side):
         return self.sides[side % 2]
+
+    def take_lead(self, process):
+        """Of the processes that live one leads, even if it stands still."""
+        if self.leader is None or self.leader.dead:
+            self.leader = process
+        return self.leader is process
+
+    def write(self, process, standing):
+        assert self.leader is process, "one leads"
+        self.standing, self.writer = standing, process
 
     def begins_to_write(self, place, process):
         """A place of a gradient is written by one live process at a time."""
@@ -77,9 +88,9 @@ class Memory:
         self.writers[place] = process
 
     def gradient_of(self, done):
+        """What a lane adds up; one of an attempt that was given up long ago finds anything, and must not count."""
         part, found = self.gradients[done.place]
-        assert part == done.part, f"the gradient of part {done.part} was written over by that of part {part}"
-        return found
+        return found if part == done.part else np.full(ELEMENTS, np.nan, np.float32)
 
     def beside(self, side):
         """The side that is written from `side` on; for whoever is not up to date it may hold anything."""
@@ -102,6 +113,9 @@ class Process:
         self.version, self.live = known.version, -1
         self.ordered = None
         self.member = RoundMember(seat.number, known, net.rules, net.lease_s, net.now, **begin)
+        if net.rules.passes_silent:
+            about = partial(memory.take_lead, self), lambda: memory.standing, partial(memory.write, self)
+            self.member.share(HostMemory(*about))
         self.first = self.member.round
 
     @property
@@ -144,9 +158,12 @@ class Process:
                 self.lanes = None
             case CommitRound(round_, made):
                 self.commit(round_, made)
-            case SkipRounds(_, version, side):
+            case SkipRounds(round_, version, side):
                 self.lanes, self.ordered, self.version, self.side = None, None, version, side
-                self.history = self.net.processes[self.member.leader].history
+                leader = self.net.processes[self.member.leader]
+                self.history = (self.memory.writer if leader is self else leader).history.until(round_)
+                if self.history.round < round_ - 1:  # it has ended before it went on itself
+                    self.history = self.net.after(self.history, round_ - 1, self.member.known.made)
             case HoldRound(_, live):
                 self.live = live
             case LeaveRun():
@@ -351,6 +368,7 @@ class Net:
         needed=0,
         retry=False,
         trains=None,
+        passes_silent=False,
     ):
         self.random = Random(seed)
         self.schedule, self.steps, self.needed = schedule, steps, needed
@@ -358,10 +376,15 @@ class Net:
         ranks = [rank for own in hosts for rank in own]
         training = [rank for rank in ranks if trains is None or trains(rank)]
         self.parts, self.backups = len(training) - backups, backups
-        self.lease_s = LEASE_S if len(hosts) > 1 else float("inf")
+        self.lease_s = LEASE_S if len(hosts) > 1 or passes_silent else float("inf")
         self.silent_s = SILENT_S
         self.rules = RoundRules(
-            replicas=len(training), max_steps=steps, needed=needed, retry=retry, shares=shares
+            replicas=len(training),
+            max_steps=steps,
+            needed=needed,
+            retry=retry,
+            shares=shares,
+            passes_silent=passes_silent,
         )
         self.cut, self.broken = set(), set()
         self.slow = {}
@@ -432,13 +455,16 @@ class Net:
             live = sum(seat.trains for seat in process.member.members.values())
             assert live >= self.needed, f"round {process.member.round} begins with {live}"
 
+    def after(self, before, round_, made):
+        """The history that goes on with a round; the same one for all who know the same."""
+        key = before.key, round_, content(made)
+        if key not in self.histories:
+            self.histories[key] = History(before, round_, made, self.assigned.get(round_))
+        return self.histories[key]
+
     def judge(self, process, round_, made):
         """A process goes on from a round: each part counts once in its history, and the values are those of it."""
-        before = process.history
-        process.history = after_round = self.histories.setdefault(
-            (before.key, round_, content(made)), None
-        ) or History(before, round_, made, self.assigned.get(round_))
-        self.histories[before.key, round_, content(made)] = after_round
+        process.history = after_round = self.after(process.history, round_, made)
         if self.backups:
             assert made.void or len(made.parts) == self.parts
         elif made.parts:
@@ -663,6 +689,10 @@ class History:
             self.values = after(self.values, parts)
         elif made is not None and made.values:
             self.values = assigned
+
+    def until(self, round_):
+        """What was known as a round began, which may be long ago for whoever has stood still."""
+        return self if self.before is None or self.round < round_ else self.before.until(round_)
 
     def by_round(self):
         each, found = self, {}

@@ -127,6 +127,23 @@ class Known(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True
     carrying: RoundMade | None = None
 
 
+class HostStanding(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
+    """How a round stands, as the leader writes into the memory of its host before it tells any member.
+
+    Attributes:
+        due, dropped: by member, the parts to whose places it may write; see `MemberReport`.
+        reduces: the members that may write beside the values of this round.
+    """
+
+    term: int
+    membership: int
+    round: int
+    known: Known
+    due: dict[int, tuple[Deal, ...]] = msgspec.field(default_factory=dict)
+    dropped: dict[int, tuple[Deal, ...]] = msgspec.field(default_factory=dict)
+    reduces: tuple[int, ...] = ()
+
+
 class MemberReport(Message, frozen=True, gc=False, kw_only=True):
     """A member to the leader: how far it is.
 

@@ -18,6 +18,7 @@ import msgspec
 from dtrain.messages.rounds import (
     CompletePart,
     Deal,
+    HostStanding,
     Known,
     MemberReport,
     MemberSeat,
@@ -179,6 +180,23 @@ class Follower:
     def known(self) -> Known:
         """Return all that the next leader needs of this member beyond its own work."""
         return msgspec.structs.replace(self._known, carrying=self.carrying(self.round))
+
+    def told_by(self, standing: HostStanding) -> Told:
+        """Return what the leader would have told this member, by what it has written of the round."""
+        known = standing.known
+        return Told(
+            term=max(self.term, standing.term),
+            membership=standing.membership,
+            number=self._heard + 1 if standing.term <= self.term else -1,
+            members=known.members,
+            round=standing.round,
+            version=known.version,
+            side=known.side,
+            due=standing.due.get(self.number, ()),
+            dealt=known.dealt,
+            made=known.made,
+            held=-1 if known.begun else max(self._held, 0),
+        )
 
     @property
     def told(self) -> Told:

@@ -25,7 +25,15 @@ from collections.abc import Collection, Iterable, Set
 
 import msgspec
 
-from dtrain.messages.rounds import Known, MemberReport, MemberSeat, ReduceAttempt, RoundMade, Told
+from dtrain.messages.rounds import (
+    HostStanding,
+    Known,
+    MemberReport,
+    MemberSeat,
+    ReduceAttempt,
+    RoundMade,
+    Told,
+)
 from dtrain.steps.follower import first_attempt, may_go_on
 from dtrain.steps.round_parts import RoundParts, RoundRules
 
@@ -44,11 +52,21 @@ class RoundLeader:
     """
 
     def __init__(
-        self, own: int, term: int, known: Known, membership: int, former: int, rules: RoundRules
+        self,
+        own: int,
+        term: int,
+        known: Known,
+        membership: int,
+        former: int,
+        rules: RoundRules,
+        standing: HostStanding | None = None,
     ) -> None:
-        """Begin by asking the members that this one knows. `former` led before; the first one itself."""
+        """Begin by asking the members that this one knows. `former` led before; the first one itself.
+        `standing` is what it has written of its round into the memory of the host.
+        """
         self._own, self.term, self._former = own, term, former
         self._rules = rules
+        self._found = standing or HostStanding(term=0, membership=membership, round=0, known=known)
         self._members = {seat.number: seat for seat in known.members}
         self._membership = membership
         self._acknowledged: Collection[int] = tuple(self._members)
@@ -145,13 +163,13 @@ class RoundLeader:
         first one makes the memory, before the next may begin.
 
         If one began before, and this leader ended, two groups that know of different members could both go
-        on.
+        on; but where who leads next finds all members in the memory of the host.
         """
         new = self._new & self._members.keys()
         if not new or self.round < 0:
             return frozenset()
         others = self._members.keys() - self._new - self._gone
-        if not all(map(self._knows_members, others)):
+        if not (self._rules.passes_silent or all(map(self._knows_members, others))):
             return frozenset()
         first = {self._seats[number].host: number for number in sorted(new, reverse=True)}
         hosts = {self._seats[number].host for number in others}
@@ -258,6 +276,52 @@ class RoundLeader:
         return {self._members[number].host for number in silent} - {own}
 
     @property
+    def _absent(self) -> set[int]:
+        """The silent members of this host without which the leader goes on. They stay members, with all that
+        they compute: they may write to its place when they go on. So one that may reduce is waited for.
+        """
+        if not (self._silent and self._rules.passes_silent):
+            return set()
+        host = self._seats[self._own].host
+        waits = self._found.reduces if self.round < 0 else ()
+        silent = self._silent & self._members.keys() - self._gone - set(waits)
+        return {number for number in silent if self._seats[number].host == host}
+
+    @property
+    def standing(self) -> HostStanding:
+        """The round as the next leader needs it that hears nothing of some members of this host."""
+        parts = self._parts
+        return HostStanding(
+            term=self.term,
+            membership=self._membership,
+            round=self.round,
+            known=Known(
+                members=tuple(self._members.values()),
+                version=parts.version,
+                side=self._side,
+                dealt=parts.dealt,
+                made=self._made,
+                begun=not self._held,
+            ),
+            due={number: tuple(due) for number, due in parts.due.items() if due},
+            dropped={number: deals for number, deals in parts.dropped.items() if deals},
+            reduces=tuple(self._lanes) if self._tried else (),
+        )
+
+    def _found_of(self, number: int) -> MemberReport:
+        """Return what a silent member would report at most, as the leader before has written."""
+        found = self._found
+        return MemberReport(
+            term=self.term,
+            member=number,
+            membership=found.membership,
+            round=found.round,
+            computing=found.due.get(number, ()),
+            dropped=found.dropped.get(number, ()),
+            known=found.known,
+        )
+
+    @property
     def _lost(self) -> set[int]:
         gone = self._gone & self._members.keys()
         if not self._silent:
@@ -295,10 +359,11 @@ class RoundLeader:
 
     def _began(self) -> bool:
         """Begin when every member that is not silent has answered, if these may go on alone."""
-        present = self._members.keys() - self._lost
+        absent = self._absent
+        present = self._members.keys() - self._lost - absent
         if not present <= self._reports.keys():
             return False
-        reports = [self._reports[number] for number in present]
+        reports = [self._reports[number] for number in present] + [*map(self._found_of, sorted(absent))]
         newest = max(reports, key=lambda report: report.membership)
         members = {seat.number: seat for seat in _known(newest).members}
         taking_part = [report for report in reports if report.member in members]
@@ -338,7 +403,9 @@ class RoundLeader:
 
     def _deal(self, numbers: Iterable[int] | None = None) -> None:
         if not self._held and self._attempt is None:
-            self._dirty |= self._parts.deal(self.round, numbers)
+            absent = self._absent
+            there = [each for each in self._members if each not in absent] if numbers is None else numbers
+            self._dirty |= self._parts.deal(self.round, there)
 
     # Attempts
 
@@ -394,7 +461,9 @@ class RoundLeader:
         return True
 
     def _share(self) -> dict[int, tuple[int, ...]]:
-        """Return the lanes of members: every host has all of them. Members that do not compute come first."""
+        """Return the lanes of members: every host has all of them. Members that do not compute come first.
+        With backups others have none, unless nobody else of their host can.
+        """
         if not self._rules.shares and len({seat.host for seat in self._members.values()}) == 1:
             return {self._own: (0,)}
         by_host: dict[str, list[int]] = {}
@@ -405,6 +474,13 @@ class RoundLeader:
         )
         for seat in order:
             by_host.setdefault(seat.host, []).append(seat.number)
+        if not self._parts.whole:
+            keep = self._lanes.keys() if self._tried else set()
+            idle = self._members.keys() - busy - self._absent - self._new
+            by_host = {
+                host: [each for each in numbers if each in idle or each in keep] or numbers
+                for host, numbers in by_host.items()
+            }
         if not self._tried:
             self._count = min(map(len, by_host.values())) if self._rules.shares else 1
         lanes: dict[int, tuple[int, ...]] = {}

@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from dtrain.messages.rounds import CompletePart, Deal, Known, MemberReport, MemberSeat, RoundMade, Told
+from dtrain.messages.rounds import (
+    CompletePart,
+    Deal,
+    HostStanding,
+    Known,
+    MemberReport,
+    MemberSeat,
+    RoundMade,
+    Told,
+)
 from dtrain.steps.follower import Action, Follower, LeaveRun, leader_of, next_term
 from dtrain.steps.leader import RoundLeader
 from dtrain.steps.round_parts import RoundRules
@@ -39,6 +48,20 @@ class Welcomed(NamedTuple):
     seat: MemberSeat
     told: Told
     mates: Sequence[int]
+
+
+class HostMemory(NamedTuple):
+    """The memory of the one host that has all members (docs/design/steps.md#silent-members-of-one-host).
+
+    Attributes:
+        take_lead: lets nobody else lead until this process ends; returns False while another member leads.
+        read: returns how the round stands, as the newest leader has written; None: none has.
+        write: writes that down, as the leader.
+    """
+
+    take_lead: Callable[[], bool]
+    read: Callable[[], HostStanding | None]
+    write: Callable[[HostStanding], None]
 
 
 class RoundMember:
@@ -87,6 +110,8 @@ class RoundMember:
         self._asked: dict[int, int] = {}
         self._heard_itself: tuple[int, MemberReport | None] = 0, None
         self._actions: list[Action] = []
+        self._host: HostMemory | None = None
+        self._written: HostStanding | None = None
         if self.number == self.leader:
             self._lead(now)
 
@@ -141,9 +166,16 @@ class RoundMember:
     @property
     def awaited(self) -> list[str]:
         """The tasks of the members awaited here: where this one does not lead, the leader's."""
-        late = self._follower.late or {self.leader}
+        late = self._follower.late or {self._next_to_lead}
         numbers = frozenset(late if self._leading is None else self._leading.awaited)
         return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
+
+    @property
+    def _next_to_lead(self) -> int:
+        there = [seat for seat in self.members.values() if seat.number not in self._gone]
+        if self.leader not in self._gone or not there:
+            return self.leader
+        return min(there, key=lambda seat: seat.rank).number
 
     @property
     def awaited_parts(self) -> Collection[int]:
@@ -174,6 +206,13 @@ class RoundMember:
     def find_carrying(self, find: Callable[[int], RoundMade | None]) -> None:
         """Have `find` return what makes a round, as the memory of the host says (see `Known`)."""
         self._follower.carrying = find
+
+    def share(self, host: HostMemory) -> None:
+        """Lead by leave of the memory that all members share, and write into it how the round stands."""
+        self._host = host
+        if self._leading is not None:
+            taken = host.take_lead()
+            assert taken, "nobody else leads before the first one"
 
     def begins(self, deal: Deal) -> None:
         self._follower.begins(deal)
@@ -278,6 +317,9 @@ class RoundMember:
             return True
         return now - self._again_s.setdefault(sender, now) >= BEAT_S
 
+    def _is_late(self, number: int, now: float) -> bool:
+        return now - self._contact_s.setdefault(number, now + COMES_S) >= self._lease_s
+
     # What follows
 
     def drain(self, now: float) -> tuple[list[tuple[int, AnyRoundMessage]], list[Action]]:
@@ -293,6 +335,7 @@ class RoundMember:
         if not self.left_behind:
             self._check_leases(now)
             self._hear_itself(now, sent)
+            self._write_down()
             leading = self._leading
             if leading is not None and leading.stands and leading.without <= self._gone:
                 self.left_behind = True  # no member is left that knows how far they went
@@ -301,6 +344,14 @@ class RoundMember:
             self._say(now, sent)
         actions, self._actions = self._actions, []
         return sent, actions
+
+    def _write_down(self) -> None:
+        """Write how the round stands before anybody is told."""
+        if self._host is not None and self._leading is not None and self._leading.round >= 0:
+            standing = self._leading.standing
+            if standing != self._written:
+                self._written = standing
+                self._host.write(standing)
 
     def _say(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
         if self._strangers:
@@ -333,9 +384,10 @@ class RoundMember:
         ended = {number for number in self._gone if math.isfinite(self._contact_s.get(number, 0.0))}
         watched = {*members, *ended} - {self.number} if self._has_leases else ended
         for number in sorted(watched):
-            silent = now - self._contact_s.setdefault(number, now + COMES_S) >= self._lease_s
+            # Where one may lead by leave of the memory alone, nobody goes on without this one.
+            silent = self._host is None and self._is_late(number, now)
             (self._silent.add if silent else self._silent.discard)(number)
-            if number in self._gone and math.isfinite(self._contact_s[number]):
+            if number in self._gone and math.isfinite(self._contact_s.get(number, 0.0)):
                 self._contact_s[number] = -math.inf if silent else math.inf  # so it stays
                 self._lose(number)
         if self._leading is not None:
@@ -347,8 +399,10 @@ class RoundMember:
         self._lead_if_due(now)
 
     def _lead_if_due(self, now: float) -> None:
-        own, led_by = self.members[self.number], self._seats.get(self.leader)
         gone = self.leader in self._gone
+        if gone and self._host is not None and (standing := self._host.read()) is not None:
+            self._learn(standing)
+        own, led_by = self.members[self.number], self._seats.get(self.leader)
         if not gone and led_by is not None and led_by.host == own.host:
             return  # it is alive, and can be ended by its launcher alone
         new = self._follower.new
@@ -365,10 +419,24 @@ class RoundMember:
         if self._leading is not None:
             (self._leading.silent if number in self._silent else self._leading.gone)(number)
 
+    def _learn(self, standing: HostStanding) -> None:
+        """Hear from the memory what was said while this process stood still, and who leads."""
+        if (standing.round, standing.membership) > (self.round, self._follower.membership):
+            self._follow(self._follower.told_by(standing))
+        if leader_of(standing.term) not in self._gone:
+            self.leader = leader_of(standing.term)
+
     def _lead(self, now: float) -> None:
+        found = None
+        if self._host is not None:
+            if not self._host.take_lead():
+                return  # another member leads, of which this one is going to hear
+            if (found := self._host.read()) is not None:
+                self._learn(found)
         report, known = self._follower.report, self._follower.known
-        term = next_term(report.term, self.number)
-        self._leading = RoundLeader(self.number, term, known, report.membership, self.leader, self._rules)
+        newest = max(report.term, 0 if found is None else found.term)
+        term, membership = next_term(newest, self.number), report.membership
+        self._leading = RoundLeader(self.number, term, known, membership, self.leader, self._rules, found)
         for number in self._gone:
             self._lose(number)
         for number in self.members:

@@ -27,6 +27,7 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
         phases: how many phases a lane goes through, one after another, where others wait for each.
         carries: whether the last phase changes values that are there once. It may be done again, and so may
             the phase before it, which writes down at each host what makes the round; but nothing before.
+        passes_silent: whether the leader goes on without a silent member of its host, which stays a member.
     """
 
     replicas: int
@@ -38,6 +39,7 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
     shares: bool = False
     phases: int = 1
     carries: bool = False
+    passes_silent: bool = False
 
 
 NOBODY = -1
