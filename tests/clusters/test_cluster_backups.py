@@ -38,7 +38,18 @@ def without_its_first_two(early):
 
 def test_a_stopped_replica_holds_up_neither_steps_nor_one_that_joins_and_knows_all_when_it_goes_on(launcher):
     # A run ends when its leader has ended, and the leader waits shortly for a replica that is stopped.
-    words = (TOLD, "--wait_for", "go", "--after", "4", "--counts_versions", "--stay_for", "leave")
+    words = (
+        TOLD,
+        "--wait_for",
+        "go",
+        "--after",
+        "4",
+        "--counts_versions",
+        "--pace_s",
+        "0.1",
+        "--stay_for",
+        "leave",
+    )
     launch = launcher.start(
         *("--strategy", "multi_worker_mirrored", "--no-evaluator", "--workers", "2", "--backup-workers", "1"),
         *words,

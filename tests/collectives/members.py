@@ -34,7 +34,7 @@ from dtrain.strategies.multi_worker_mirrored.rendezvous import ledger_of
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
 from dtrain.wire.one_host.members import MemberLinks
 from dtrain.wire.one_host.shared_memory import GrowingMemory
-from dtrain.wire.one_host.synchronization import pairs
+from dtrain.wire.one_host.synchronization import Locks, pairs
 from dtrain.wire.security.credentials import Credentials
 from dtrain.wire.streams import Listener, open_stream
 
@@ -170,7 +170,7 @@ def take_part(scene, hosts, rank, here, sockets, meeting, death):
         )
         for each in range(scene.replicas)
     )
-    links = MemberLinks(sockets)
+    links = MemberLinks(sockets, Locks(arena.fd))
     if ways is not None:
         ways.number = rank
         ways.reach_members(links)

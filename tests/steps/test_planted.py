@@ -311,6 +311,8 @@ def test_who_has_a_lane_of_an_attempt_keeps_it_until_values_are_written():
 )
 def test_more_than_half_go_on_or_half_with_the_leader_or_all_who_live(members, present, gone, goes_on):
     assert may_go_on(members, present, gone, leader=0) is goes_on
+
+
 def silent_leads(standing):
     """A leader after the death of member 0, which takes member 2 for silent."""
     rules = RoundRules(replicas=3, max_steps=9, passes_silent=True)

@@ -26,7 +26,8 @@ class NeverLeads:
 
 def test_it_gives_up_in_a_sentence_and_waits_for_nobody_afterwards():
     told, turns, peer = [], [], NeverLeads()
-    peers = Peers(peer, lambda: turns.append(1), lambda rank, timeout_s: None, told.append, lambda: None, 0.1)
+    about = lambda: turns.append(1), lambda rank, timeout_s: None, told.append, lambda: None, 0.1, bool
+    peers = Peers(peer, *about)
     with pytest.raises(PeerLostError, match=r"no task leads: .* 0.1 s \(wait.leader_s\) .*--resume"):
         asked(peers, Enter(generation=2, plan_hash=""))
     assert peer.asked == len(turns) + 1 > 1

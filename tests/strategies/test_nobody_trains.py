@@ -187,7 +187,8 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
             return Dies()
         raise PeerLostError("refused")
 
-    peers = Peers(leader, lambda: None, connect, lambda whom: None, lambda: None, 1.0)
+    about = lambda: None, connect, lambda whom: None, lambda: None, 1.0, lambda rank: takes_the_doorbell
+    peers = Peers(leader, *about)
     leader.name = "chief:0"
     assert enter(Meeting(lambda task: None), peers, 1, plan, state.optimizer, 1, None, replicas) is None
     member.shared.close()

@@ -5,7 +5,7 @@
   sides*, `parameters.updater`); tables of which a step moves the listed rows alone are there once;
 - a gradient and the sums of loss and metrics for each part of a batch;
 - the sums of the epochs that have not ended, with which a round begins, for two rounds in turn;
-- where a step does not wait for every replica, the record of how training stands;
+- where a step does not wait for every replica, the record of how the round stands;
 - where there are several hosts, the mean over them;
 - the rows of tables that gradients list, and new rows of tables that are there once. They lie in a second
   shared memory, whose pages are allocated when they are first written.
@@ -32,9 +32,9 @@ from dtrain.parameters.store import TwoSidedStore
 from dtrain.parameters.table import VALUES
 from dtrain.parameters.updater import BLOCK_ELEMENTS, Parts, Updater, pieces_in
 from dtrain.roles.collective.shared_records import (
-    FitRecord,
     GivenRows,
     NewRows,
+    StandingRecord,
     bytes_in,
     nbytes_of,
     put_bytes,
@@ -86,7 +86,8 @@ class ArenaShape(msgspec.Struct, frozen=True):
             ("float64", pieces_in(self.layout)),
             *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
-            *[("uint8", RECORD_BYTES)] * (2 if self.backups else 0),
+            # What makes a round has the sums of all its parts.
+            *[("uint8", RECORD_BYTES + self.parts * self.sums_nbytes)] * (2 if self.backups else 0),
         ]
 
     @property
@@ -188,7 +189,7 @@ class Arena:
         self._tallies = [next(arrays), next(arrays)]
         groups = shape.layout.groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
-        self.record = FitRecord(self.board.record, list(arrays))
+        self.standing = StandingRecord(self.board.record, list(arrays))
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:

@@ -4,15 +4,16 @@
     ... write driver.gradients() from driver.store.variables ...
     outcome = driver.contribute(examples, sums, finite)      # PENDING: ask for the next part of this step
 
-The program's thread carries messages and reduces while it waits (`member_rounds`). Over several hosts
-another thread carries messages, so that the others hear from this member while it computes. What was made
-meanwhile is *adopted* by the program's thread as it goes on, so that it sees a version change at no other
-moment.
+The program's thread carries messages and reduces while it waits (`member_rounds`). With backups and over
+several hosts another thread does while the program computes for more than a moment, so that nobody waits for
+it. What was made meanwhile is *adopted* by the program's thread as it goes on, so that it sees a version
+change at no other moment.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ LAST_WORDS_S = 3.0
 """The longest time that a member which leaves waits for other hosts to be told what it has said."""
 _SOON_S = 0.2
 """The seconds after which a wait is shown, and all are told for whom they wait."""
+_MOMENT_S = 0.002
+"""The seconds for which a program may compute before another thread carries its messages."""
 
 
 class MemberDriver(MemberRounds):
@@ -66,30 +69,49 @@ class MemberDriver(MemberRounds):
         """Take part; `work` does this member's lanes."""
         super().__init__(arena, links, member, rules, orders, waits, work)
         self._thread: threading.Thread | None = None
-        self._closed = False
+        self._look_s = LOOK_S
+        self._closed = threading.Event()
+        self._carries = threading.RLock()
+        self._comes_back, self._left = False, 0
+        self._entered = ExitStack()
         self._own: Deal | None = None
         self._beside: set[Deal] = set()
         self._places: dict[int, int] = {}
         self._now: StepNow | None = None
-        self._base = member.round
         self._place = 0
         self._owner = threading.get_ident()
 
-    def serve(self, over_hosts: OverHosts) -> None:
-        """Carry messages to and from other hosts in a thread, also while the program computes."""
+    def serve(self, over_hosts: OverHosts | None = None) -> None:
+        """Carry messages beside the program, and those to and from other hosts, if there are any."""
         self.over_hosts = over_hosts
+        self._look_s = BEAT_S
         self._thread = threading.Thread(target=self._serve, name="rounds", daemon=True)
         self._thread.start()
 
     def _serve(self) -> None:
-        while not self._closed:
-            try:
-                self._look(BEAT_S)
-            except BaseException as error:  # it belongs to the program's thread
-                with self._turn:
-                    self._failure = error
-                    self._turn.notify_all()
-                return
+        known = -1
+        try:
+            while not self._closed.wait(_MOMENT_S):
+                with self._carries:
+                    while self._left == known and not (self._comes_back or self._closed.is_set()):
+                        self._look(BEAT_S)
+                    known = self._left
+        except BaseException as error:  # it belongs to the program's thread
+            self._failure = error
+
+    @contextmanager
+    def _carrying(self) -> Iterator[None]:
+        """Carry messages in the program's thread; it takes this lock before `_turn`."""
+        if not self._carries.acquire(blocking=False):
+            self._comes_back = True
+            self._links.wake()
+            self._carries.acquire()
+            self._comes_back = False
+        try:
+            yield
+        finally:
+            self._left += 1
+            self._carries.release()
 
     # Parts
 
@@ -104,7 +126,7 @@ class MemberDriver(MemberRounds):
             if self.finished or not due:
                 return NO_PART
             if self._own is None:
-                self._own, self._base = due[0], self._round
+                self._own, self._base, self._base_made = due[0], self._round, None
                 self._place = due[0].place
                 self._member.begins(due[0])
                 if self.over_hosts is not None:
@@ -152,7 +174,7 @@ class MemberDriver(MemberRounds):
         """
         deal = self._own
         if part == NO_PART or deal is None:
-            self._base = self._adopted_round
+            self._base, self._base_made = self._adopted_round, None
         else:
             self._complete(deal, self._base, examples, sums, finite)
             self._own = None
@@ -163,18 +185,22 @@ class MemberDriver(MemberRounds):
             return FINISHED
         if not self._wait(lambda: self._round > base, arrives=True):
             return PENDING
-        return self._outcome(part, base, finite)
+        return self._outcome(part, finite)
 
-    def _outcome(self, part: int, base: int, finite: bool) -> Outcome:
-        of_round, made = self._made
-        if self.finished and made.void:
+    def _outcome(self, part: int, finite: bool) -> Outcome:
+        made = self._base_made
+        void = made is None or made.void
+        parts = () if made is None else made.parts
+        mine = [done.part for done in parts if done.holder == self._member.number]
+        counts = part == NO_PART or part in mine
+        if self.finished and (void or not counts):
             return FINISHED
         if not finite:
-            step = self.version + made.void
+            step = self.version + void
             return Outcome(Verdict.REFUSED, reason=not_finite(self._waits, self.rank, step))
-        mine = [done.part for done in made.parts if done.holder == self._member.number]
-        if part == NO_PART or made.void or of_round != base or part in mine:
-            return Outcome(Verdict.ACCEPTED, accepted=len(mine) if of_round == base else 0)
+        is_late = made is None and self.dealt.even  # rounds were made while it computed
+        if counts or (void and not is_late):
+            return Outcome(Verdict.ACCEPTED, accepted=len(mine))
         return Outcome(Verdict.STALE, stale=1)
 
     # The leader
@@ -194,9 +220,11 @@ class MemberDriver(MemberRounds):
         self._wait(lambda: self._voids[values] > before, arrives=True, ordered=ordered, computes=False)
 
     def __enter__(self) -> None:
+        if threading.get_ident() == self._owner:
+            self._entered.enter_context(self._carrying())
         self._turn.acquire()
         while self.leads and self._member.reduces:
-            if self._thread is None and threading.get_ident() == self._owner:
+            if threading.get_ident() == self._owner:
                 self._look(LOOK_S)
             else:
                 self._turn.wait(LOOK_S)
@@ -206,6 +234,8 @@ class MemberDriver(MemberRounds):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._turn.release()
+        if threading.get_ident() == self._owner:
+            self._entered.close()
 
     # Waits
 
@@ -243,36 +273,33 @@ class MemberDriver(MemberRounds):
 
         Where this member leads and `arrives`, its process orders nothing more for the round than `ordered`.
         """
-        since_s = self._waits.clock.now()
+        now = self._waits.clock.now
+        since_s = now()
         timeout_s = _SOON_S
         try:
-            while True:
-                with self._turn:
-                    if not over():
-                        self._arrives, self._ordered = arrives, ordered
-                        self._pump()
-                    self._raise()
-                    if over():
-                        self._adopt()
-                        return True
-                    if computes and self._member.to_compute and not self.finished:
-                        return False
-                    self._check_enough()
-                if self._thread is not None:
+            with self._carrying():
+                while True:
                     with self._turn:
-                        heard = self._turn.wait(timeout_s)
-                else:
-                    heard = self._look(timeout_s)
-                if heard:
-                    since_s, timeout_s = self._waits.clock.now(), _SOON_S
-                    continue
-                timeout_s = LOOK_S
-                with self._turn:
-                    self._member.tell_late()
-                self._waits.check(since_s, self.awaited(what))
+                        if not over():
+                            self._arrives, self._ordered = arrives, ordered
+                            self._pump()
+                        self._raise()
+                        if over():
+                            self._adopt()
+                            return True
+                        if computes and self._member.to_compute and not self.finished:
+                            return False
+                        self._check_enough()
+                    if self._look(timeout_s):
+                        since_s, timeout_s = now(), _SOON_S
+                    elif now() - since_s >= _SOON_S:
+                        timeout_s = self._look_s
+                        with self._turn:
+                            self._member.tell_late()
+                        self._waits.check(since_s, self.awaited(what))
         finally:
             self._arrives, self._ordered = False, None
-            if timeout_s > _SOON_S:
+            if timeout_s != _SOON_S:
                 self._waits.waiting(None)
 
     def awaited(self, what: str) -> str:
@@ -354,11 +381,11 @@ class MemberDriver(MemberRounds):
 
     def await_others(self, since_s: float, whom: Awaited | str) -> None:
         """Carry messages while parts meet, or raise a WaitTimeoutError if that lasts since long."""
-        with self._turn:
-            self._pump()
-            self._raise()
-        with self._turn:
-            heard = self._turn.wait(_SOON_S) if self._thread is not None else self._look(_SOON_S)
+        with self._carrying():
+            with self._turn:
+                self._pump()
+                self._raise()
+            heard = self._look(_SOON_S)
         if not heard:
             with self._turn:
                 self._member.tell_late()
@@ -366,15 +393,16 @@ class MemberDriver(MemberRounds):
 
     def close(self) -> None:
         """Leave: the others go on without this member, once what it has said has left."""
-        if self._thread is not None:
-            assert self.over_hosts is not None, "it serves other hosts"
+        if (over := self.over_hosts) is not None:
             until_s = time.monotonic() + LAST_WORDS_S
+            with self._carrying():
+                while not over.all_told and time.monotonic() < until_s and self._failure is None:
+                    self._look(BEAT_S)
             with self._turn:
-                while not self.over_hosts.all_told and time.monotonic() < until_s and self._failure is None:
-                    self._turn.wait(BEAT_S)
-                self.over_hosts.close(until_s)
-                self._closed = True
-                self._links.wake()
+                over.close(until_s)
+        self._closed.set()
+        if self._thread is not None:
+            self._links.wake()
             self._thread.join()
         self._links.close()
 

@@ -45,7 +45,8 @@ from dtrain.wire.one_host.members import MemberLinks
 PENDING = Outcome(Verdict.PENDING)
 FINISHED = Outcome(Verdict.FINISHED)
 LINK_S = 10.0
-"""The seconds after which a member to which there is no socket counts as ended."""
+"""The seconds after which a member counts as ended to which there is no socket, if its process does not live.
+"""
 
 
 class Adopted(NamedTuple):
@@ -111,7 +112,8 @@ class MemberRounds:
         self._news: list[Adopted] = []
         self._awaits_records: Reduce | None = None
         self._seats_asking: SimpleQueue[MemberSeat] = SimpleQueue()
-        self._made: tuple[int, RoundMade] = -1, RoundMade()
+        self._base = member.round
+        self._base_made: RoundMade | None = None
         self._voids = {False: 0, True: 0}
         self._round = member.round
         self._held, self._held_since_s = -1, 0.0
@@ -128,11 +130,8 @@ class MemberRounds:
         self._failure: BaseException | None = None
         self._turn = threading.Condition(threading.RLock())
 
-    def begin_later(self, told: Told, gone: Sequence[int]) -> None:
-        """Begin after others, by what the leader has told; the members `gone` have ended."""
-        for number in gone:
-            self._ended.add(number)
-            self._member.gone(number)
+    def begin_later(self, told: Told) -> None:
+        """Begin after others, by what the leader has told."""
         self._member.received(self._member.leader, told, self._waits.clock.now())
 
     # How training stands
@@ -183,7 +182,7 @@ class MemberRounds:
     # Messages
 
     def _look(self, timeout_s: float) -> bool:
-        """Wait for messages; return whether there were any."""
+        """Wait for messages; return whether they bring news. One thread at a time may call this."""
         ready = self._links.events.poll(timeout_s)
         with self._turn:
             heard = self._links.take(ready)
@@ -198,9 +197,9 @@ class MemberRounds:
                 else:
                     is_news = True
                     self._hear(number, message)
-            if self._pump() or is_news:
+            if is_news := self._pump() or is_news:
                 self._turn.notify_all()
-        return bool(heard)
+        return is_news
 
     def _hear(self, number: int, message: AnyMessage | None) -> None:
         """Take in an end, or a message that is not of the machine."""
@@ -329,7 +328,7 @@ class MemberRounds:
                 continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
-            elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S:
+            elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S and not self._links.lives(number):
                 self._unlinked.pop(number)
                 self._note_end(number)
         for rank, which in offered.items() if self.leads and self.over_hosts is None else ():
@@ -371,7 +370,8 @@ class MemberRounds:
             self._member.reduced(attempt.number, attempt.last + 1)
 
     def _commit(self, round_: int, made: RoundMade) -> None:
-        self._made = round_, made
+        if round_ == self._base:
+            self._base_made = made
         self._held = -1
         if made.refused and self._rules.nan_policy == NanPolicy.FAIL:
             rank = self._rank_of(made.refused[0])

@@ -1,4 +1,4 @@
-"""Records in the memory of all replicas of a host: how training stands, votes, and rows of tables.
+"""Records in the memory of all replicas of a host: how a round stands, and rows of tables.
 
 It is written to two places in turn, and a word names the valid one: a reader finds either the old record or
 the new one, never a mixture.
@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from dtrain.collectives.all_reduce import ElementRange
-from dtrain.collectives.backups import BackupFit
 from dtrain.collectives.board import Column
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.messages.rounds import HostStanding
 from dtrain.parameters.placement import Shard
 from dtrain.parameters.table import are_rows
 from dtrain.types import Array
@@ -46,8 +46,8 @@ def bytes_in(place: Array) -> bytes:
     return place[_LENGTH_BYTES : _LENGTH_BYTES + length].tobytes()
 
 
-class FitRecord:
-    """The record of a training with backups, as one process reads and writes it.
+class StandingRecord:
+    """How a round of a training with backups stands, as one process reads and writes it.
 
     Attributes:
         places: two, for bytes.
@@ -55,28 +55,22 @@ class FitRecord:
 
     def __init__(self, words: Column, places: Sequence[Array]) -> None:
         self._words = words
-        self._decoder = msgspec.msgpack.Decoder(BackupFit)
+        self._decoder = msgspec.msgpack.Decoder(HostStanding)
         self.places = places
-        self.number = -1
 
-    @property
-    def has_changed(self) -> bool:
-        return self._words[0] != self.number
-
-    def read(self) -> BackupFit:
-        while True:
-            number = self._words[0]
-            place = self.places[number % 2]
-            told = bytes_in(place)
+    def read(self) -> HostStanding | None:
+        """Return the newest one; None: there is none."""
+        while (number := self._words[0]) > 0:
+            told = bytes_in(self.places[number % 2])
             if self._words[0] == number:
-                self.number = number
                 return self._decoder.decode(told)
+        return None
 
-    def write(self, record: BackupFit) -> None:
-        """Write a new one; the caller holds the lock. Raises an InputError if it is too long."""
+    def write(self, record: HostStanding) -> None:
+        """Write a new one, as the member that leads. Raises an InputError if it is too long."""
         number = self._words[0] + 1
         put_bytes(self.places[number % 2], _encoder.encode(record))
-        self._words[0] = self.number = number
+        self._words[0] = number
 
 
 _PAGE_BYTES = 4096

@@ -6,7 +6,7 @@
     rendezvous      how a call of `fit` begins: the leader gathers the others, and they share memory
     hosts           the ways to replicas of other hosts
     assembly        puts one call of `fit` together:
-    training, step_calls, orders, backups   and its parts
+    training, step_calls, orders            and its parts
     custom_loops    loops of one's own in the place of `fit`
 
 The steps are `roles.collective.driver`'s; the rules are in docs/design/collectives.md.

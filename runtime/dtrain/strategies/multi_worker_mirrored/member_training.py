@@ -1,4 +1,4 @@
-"""One task's part in a call of `fit` on one host, whose members make steps by docs/design/steps.md."""
+"""One task's part in a call of `fit`, whose members make steps by docs/design/steps.md."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +15,7 @@ from dtrain.messages import SnapshotReply, Sums, Verdict
 from dtrain.messages.rounds import RoundMade
 from dtrain.parameters.store import TwoSidedStore
 from dtrain.protocol.contributions import Outcome
+from dtrain.protocol.membership import LEASE_S
 from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.lane_work import LaneThread, LaneWork, MeansOverHosts
@@ -24,7 +25,7 @@ from dtrain.roles.collective.over_hosts import HostLedger, OtherHosts, OverHosts
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
-from dtrain.steps.member import COMES_S, RoundMember
+from dtrain.steps.member import COMES_S, HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundRules
 from dtrain.strategies.interface import FitOrder
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
@@ -38,8 +39,9 @@ from dtrain.strategies.multi_worker_mirrored.training import (
     StepBoundary,
     rules_of,
 )
+from dtrain.wire.one_host.members import LEADS
 
-LEASE_S = 10.0
+HOSTS_LEASE_S = 10.0
 """The time without a message after which a member of another host is silent."""
 SHARES_BYTES = 1 << 20
 """From this size of all variables on, several members of a host reduce them."""
@@ -239,9 +241,11 @@ class Assembly(NamedTuple):
         orders = self._orders(lambda: driver)
         driver = MemberDriver(arena, entry.links, member, rules, orders, waits, work)
         if entry.told is not None:
-            driver.begin_later(entry.told, entry.gone)
+            driver.begin_later(entry.told)
         if entry.hosts is not None and means is not None:
             driver.serve(self._over_hosts(driver, member, work, means, entry.hosts))
+        elif self._backups:
+            driver.serve()
         return driver
 
     def _member(self, phases: Sequence[Phase]) -> RoundMember:
@@ -258,17 +262,27 @@ class Assembly(NamedTuple):
             shares=entry.arena.shape.values_nbytes >= SHARES_BYTES,
             phases=len(phases),
             carries=Phase.ROWS in phases,
+            passes_silent=self._backups and entry.hosts is None,
         )
         begin: dict[str, Any] = {}
         if told is not None:
             begin = {"round_": told.round, "membership": told.membership}
-        lease_s = math.inf if entry.hosts is None else LEASE_S
+        lease_s = LEASE_S if self._backups else math.inf
+        if entry.hosts is not None:
+            lease_s = HOSTS_LEASE_S
         now_s = self.waits.clock.now()
         member = RoundMember(entry.number, known, round_rules, lease_s, now_s, term=entry.term, **begin)
         member.find_carrying(self.book.carrying)
-        if told is None and entry.hosts is not None:
+        if entry.hosts is None and self._backups:
+            standing, take_lead = entry.arena.standing, partial(entry.links.locks.acquire, LEADS)
+            member.share(HostMemory(take_lead, standing.read, standing.write))
+        elif told is None and entry.hosts is not None:
             member.await_first(COMES_S)
         return member
+
+    @property
+    def _backups(self) -> bool:
+        return self.entry.known.dealt.even
 
     def _orders(self, driver: Callable[[], MemberDriver]) -> LeaderOrders:
         book, state = self.book, self.state

@@ -25,7 +25,6 @@ from dtrain.roles.collective.arena import Arena, ArenaShape
 from dtrain.roles.collective.calls import CallLog, CallMemory
 from dtrain.roles.collective.calls_over_hosts import LONGEST_BYTES as LONGEST_CALL_BYTES
 from dtrain.roles.collective.meeting import Meeting, SharedResources, descriptors_of
-from dtrain.roles.collective.member_rounds import LINK_S
 from dtrain.steps.follower import next_term
 from dtrain.steps.round_parts import places_of
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
@@ -33,11 +32,9 @@ from dtrain.strategies.multi_worker_mirrored.orders import CONCLUDED, leadership
 from dtrain.strategies.multi_worker_mirrored.rendezvous import (
     COPIES,
     LEDGER_BYTES,
-    Entry,
     MembersGoneError,
     Peers,
     asked,
-    enter_here,
     enter_message,
     handed,
     ledger_of,
@@ -46,13 +43,15 @@ from dtrain.strategies.multi_worker_mirrored.rendezvous import (
 from dtrain.wire.frames import Frame
 from dtrain.wire.one_host.members import MemberLinks
 from dtrain.wire.one_host.shared_memory import GrowingMemory
-from dtrain.wire.one_host.synchronization import pairs
+from dtrain.wire.one_host.synchronization import Locks, pairs
 
 ASKS_AGAIN_S = 10.0
 """The time for which a newcomer waits to be let in over several hosts before it asks again who leads."""
 OTHERS_HERE_S = 30.0
 """The time for which the first replica of a host waits for the others of which it knows."""
-_LOOK_S, _SOON_S = 0.1, 0.01
+HAND_OUT_S = 0.2
+"""The seconds for which a newcomer waits for members to take its sockets; one that is stopped does later."""
+_LOOK_S = 0.1
 
 
 class AllReplicas(NamedTuple):
@@ -72,7 +71,6 @@ class MemberEntry(msgspec.Struct, frozen=True):
         known: what it begins from.
         hosts: the ways to other hosts; None where all share memory.
         told: by which leader, and what, where it comes later than others.
-        gone: members that had ended before it began.
     """
 
     shared: SharedResources
@@ -86,7 +84,6 @@ class MemberEntry(msgspec.Struct, frozen=True):
     replicas: int
     hosts: HostWays | None = None
     told: Told | None = None
-    gone: Sequence[int] = ()
 
 
 class _Here(NamedTuple):
@@ -106,7 +103,12 @@ def arena_shape(plan: Plan, terms: Entered, replicas: int, *, several_hosts: boo
     cut = terms.state.dealt
     places = places_of(cut.parts, replicas, whole=not cut.even)
     return ArenaShape(
-        plan, terms.state.optimizer, parts=places, ranks=terms.ranks, several_hosts=several_hosts
+        plan,
+        terms.state.optimizer,
+        parts=places,
+        ranks=terms.ranks,
+        several_hosts=several_hosts,
+        backups=cut.even,
     )
 
 
@@ -192,7 +194,7 @@ def _among(
     numbers = {seat.rank: seat.number for seat in seats}
     state = terms.state
     known = Known(members=seats, version=state.version, side=state.version, dealt=state.dealt)
-    links = MemberLinks({numbers[other]: each for other, each in sockets.items()})
+    links = MemberLinks({numbers[other]: each for other, each in sockets.items()}, Locks(memory.copies[0]))
     term = next_term(0, numbers[terms.leader])
     return _entry(links, memory, terms, replicas.number, hosts, number=numbers[rank], known=known, term=term)
 
@@ -208,6 +210,7 @@ def _entry(
     arena, ledger, calls, copies = memory
     ledger.read()
     seats, number = begun["known"].members, begun["number"]
+    links.begin(number)
     if hosts is not None:
         hosts.number = number
         if links.far is None:
@@ -228,7 +231,7 @@ def enter(
     rank: int,
     hosts: HostWays | None,
     replicas: AllReplicas,
-) -> MemberEntry | Entry | None:
+) -> MemberEntry | None:
     """Enter a call of `fit` that the leader begins, or has begun; None: it has ended.
 
     Raises:
@@ -243,8 +246,6 @@ def enter(
         try:
             if hosts is not None:
                 return asks.over_hosts(frame, terms, hosts)
-            if terms.state.dealt.even:
-                return enter_here(meeting, peers, frame, terms, plan, rank)
             return asks.among(peers, frame, terms)
         except MembersGoneError:
             SYSTEM.sleep(_LOOK_S)  # another task may lead by then
@@ -283,7 +284,7 @@ class _Asks(NamedTuple):
             entry = _among(here, self.rank, ends, memory, terms, self.replicas, self.hosts)
             self.meeting.store(entry.shared)
             return entry
-        links = MemberLinks({})
+        links = MemberLinks({}, Locks(copies[0]))
         if self.hosts is not None:
             longest = max(ledger.nbytes, LONGEST_CALL_BYTES)
             self.hosts.reach_members(links, terms.state.generation, longest)
@@ -297,8 +298,8 @@ class _Asks(NamedTuple):
         if found is None:
             return None
         entry = self._later(links, memory, terms, *found)
-        gone = _link_all(links, peers, terms, self.rank, *found)
-        return msgspec.structs.replace(entry, gone=gone)
+        _link_all(links, peers, terms, self.rank, *found)
+        return entry
 
     def _later(
         self, links: MemberLinks, memory: _Here, terms: Entered, told: Told, number: int
@@ -401,7 +402,8 @@ class _Asks(NamedTuple):
         own = [seat.number for seat in told.members if seat.rank == self.rank]
         if not own:
             raise MembersGoneError
-        return self._later(MemberLinks({}), _made_here(arena, terms, hosts), terms, told, max(own))
+        memory = _made_here(arena, terms, hosts)
+        return self._later(MemberLinks({}, Locks(memory.copies[0])), memory, terms, told, max(own))
 
 
 def _key(rank: int) -> int:
@@ -422,12 +424,13 @@ def _welcomed(
     """
     peers.waiting("the members, the end of their step")
     try:
-        for other in sorted({*terms.members} - {rank}, key=lambda each: (each == terms.leader, each)):
-            end = handed(peers, terms.state.generation, rank, other)
-            if end is not None:
-                links.use(_key(other), end)
+        others = sorted({*terms.members} - {rank})
+        hands = _hand_out(links, peers, terms, rank, [each for each in others if each != terms.leader])
+        hands += _hand_out(links, peers, terms, rank, [each for each in others if each == terms.leader])
         until_s = math.inf if hosts is None else SYSTEM.now() + ASKS_AGAIN_S
-        while links.numbers and SYSTEM.now() < until_s:
+        while SYSTEM.now() < until_s:
+            if not _take_up(links, others) and not any(each.is_alive() for each in hands):
+                break
             ledger.read()
             if CONCLUDED in ledger.entries:
                 return None
@@ -445,33 +448,47 @@ def _welcomed(
         peers.waiting(None)
 
 
-def _link_all(
-    links: MemberLinks, peers: Peers, terms: Entered, rank: int, told: Told, number: int
-) -> list[int]:
-    """Give all links the numbers of their members; return who is gone. Of two that begin at the same time the
-    one of the higher number hands the other one a socket.
+def _take_up(links: MemberLinks, ranks: Sequence[int]) -> set[int]:
+    """Put the sockets in use that members of these ranks have taken; return who is linked."""
+    for rank in ranks:
+        links.take_up(rank, _key(rank))
+    return links.numbers
+
+
+def _hand_out(
+    links: MemberLinks, peers: Peers, terms: Entered, rank: int, others: Sequence[int]
+) -> list[threading.Thread]:
+    """Hand a socket to each member that lives, soon or when it goes on, and offer its other end to `links`;
+    return the threads that do.
     """
-    gone = []
+
+    def hand(other: int) -> None:
+        while peers.lives(other) and not links.is_closed:
+            if (end := handed(peers, terms.state.generation, rank, other)) is not None:
+                links.offer(other, end)
+                return
+            SYSTEM.sleep(_LOOK_S)
+
+    threads = [threading.Thread(target=hand, args=(other,), daemon=True) for other in others]
+    for thread in threads:
+        thread.start()
+    until_s = SYSTEM.now() + HAND_OUT_S
+    for thread in threads:
+        thread.join(max(0.0, until_s - SYSTEM.now()))
+    return threads
+
+
+def _link_all(links: MemberLinks, peers: Peers, terms: Entered, rank: int, told: Told, number: int) -> None:
+    """Give all links of this host the numbers of their members. Of two that begin at the same time the one of
+    the higher number hands the other one a socket.
+    """
     host = next(seat.host for seat in told.members if seat.number == number)
     here = [seat for seat in told.members if seat.host == host]
     others = {seat.number: seat.rank for seat in here if seat.number != number}
+    left = [rank for other, rank in others.items() if other < number and rank not in terms.members]
+    _hand_out(links, peers, terms, rank, left)
     for other, its_rank in others.items():
         if _key(its_rank) in links.numbers:
             links.number(_key(its_rank), other)
-        elif other < number:
-            end = _handed_soon(peers, terms.state.generation, rank, its_rank)
-            if end is None:
-                gone.append(other)
-            else:
-                links.use(other, end)
     for stranger in links.numbers - others.keys():
         links.drop(stranger)
-    return gone
-
-
-def _handed_soon(peers: Peers, generation: int, rank: int, other: int) -> socket.socket | None:
-    """Hand a socket to a member that may not have begun yet; None: it has ended."""
-    until_s = SYSTEM.now() + LINK_S
-    while (end := handed(peers, generation, rank, other)) is None and SYSTEM.now() < until_s:
-        SYSTEM.sleep(_SOON_S)
-    return end

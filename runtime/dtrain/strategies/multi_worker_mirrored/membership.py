@@ -292,7 +292,7 @@ class OtherReplicas:
         return {rank for rank in self._ranks if self.name_of(rank) in tasks}
 
     def ask(self, ranks: Collection[int]) -> PeersState:
-        return meanwhile(self.connect, sorted(ranks), self._task.context.rank, self._may_live)
+        return meanwhile(self.connect, sorted(ranks), self._task.context.rank, self.may_live)
 
     def ask_all(self, patience_s: float, *, waits: bool = False) -> PeersState:
         """Ask all that are not lost; on this host, or with `waits`, ask again while some are silent."""
@@ -309,7 +309,7 @@ class OtherReplicas:
     def _on_this_host(self) -> bool:
         return self.hosting is not None and self.hosting.on_this_host
 
-    def _may_live(self, rank: int) -> bool:
+    def may_live(self, rank: int) -> bool:
         return not self._on_this_host or is_served(self.name_of(rank), self._task.credentials)
 
 

@@ -25,7 +25,6 @@ from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
-from dtrain.strategies.multi_worker_mirrored.assembly import make_training
 from dtrain.strategies.multi_worker_mirrored.custom_loops import make_loops, met
 from dtrain.strategies.multi_worker_mirrored.hosting import Hosting
 from dtrain.strategies.multi_worker_mirrored.member_training import make_member_training
@@ -39,7 +38,7 @@ from dtrain.strategies.multi_worker_mirrored.membership import (
     PeersState,
 )
 from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
-from dtrain.strategies.multi_worker_mirrored.rendezvous import Entry, Peers, begin_as_leader
+from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers
 from dtrain.strategies.multi_worker_mirrored.training import ReplicaTraining
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.replicas.calls import DEADLINE_S, CollectiveCalls
@@ -209,12 +208,8 @@ class MultiWorkerMirrored(Strategy):
         rank = self.context.rank
         awaited = self._members - {rank} if beginnings.number > self._ended else set()
         others = self._gathering(awaited, self.training.too_few)
-        if start.state.dealt.even:
-            entry = begin_as_leader(hosting.meeting, start, terms, rank, others.suffice)
-            training = self._training(entry, start)
-        else:
-            about = hosting.meeting, start, terms, rank, self._all_replicas, others.suffice
-            training = self._training(begin_as_first(*about, hosting.hosts), start)
+        about = hosting.meeting, start, terms, rank, self._all_replicas, others.suffice
+        training = self._training(begin_as_first(*about, hosting.hosts), start)
         for text in told_of(start, resumes=resumes):
             self._reporter.warn(text)
         keeper = beginnings.keeper(training.state, self._reporter, self.assignment.spec.checkpoint)
@@ -267,6 +262,7 @@ class MultiWorkerMirrored(Strategy):
             self._reporter.waiting,
             lambda: link.failure,
             self.assignment.spec.wait.leader_s,
+            self._others.may_live,
         )
 
     def in_loop(self, updates: int) -> None:
@@ -288,32 +284,18 @@ class MultiWorkerMirrored(Strategy):
     def _all_replicas(self) -> AllReplicas:
         return AllReplicas(self.context.num_replicas, self._others.name_of)
 
-    def _training(self, entry: Entry | MemberEntry, start: Start) -> ReplicaTraining:
+    def _training(self, entry: MemberEntry, start: Start) -> ReplicaTraining:
         waits = Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s)
-        training: ReplicaTraining
-        if isinstance(entry, MemberEntry):
-            training = make_member_training(
-                entry,
-                start,
-                self.training,
-                self._reporter,
-                waits,
-                failure=self._failure,
-                lead=self._take_the_lead,
-                on_close=self._closed,
-            )
-        else:
-            training = make_training(
-                entry,
-                start,
-                self.training,
-                self.context.num_replicas,
-                self._reporter,
-                waits,
-                failure=self._failure,
-                lead=self._take_the_lead,
-                on_close=self._closed,
-            )
+        training = make_member_training(
+            entry,
+            start,
+            self.training,
+            self._reporter,
+            waits,
+            failure=self._failure,
+            lead=self._take_the_lead,
+            on_close=self._closed,
+        )
         self._beginnings.last = training.state
         return training
 

@@ -21,7 +21,6 @@ from dtrain.process.clock import SYSTEM
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.chief.keeper_thread import KeeperThread
-from dtrain.roles.collective.backup_driver import BackupDriver
 from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.rules import Rules
 from dtrain.runs.reporting import Reporter
@@ -111,7 +110,7 @@ class ReplicaTraining(TurnTraining):
 
     def __init__(
         self,
-        driver: BackupDriver | MemberDriver,
+        driver: MemberDriver,
         doorbells: Doorbells | None,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,

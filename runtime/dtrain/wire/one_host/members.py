@@ -20,8 +20,12 @@ from dtrain.messages import AnyMessage
 from dtrain.wire.frames import Limits
 from dtrain.wire.member_streams import MemberStreams, OpenStream
 from dtrain.wire.one_host.packets import PacketSocket
+from dtrain.wire.one_host.synchronization import Locks
 
 _LIMITS = Limits(1 << 26, 0)
+LEADS = 0
+"""The lock of the member that leads; each has another one, by its number, for as long as it lives."""
+_LIVES = 1
 _open: "weakref.WeakSet[MemberLinks]" = weakref.WeakSet()
 
 
@@ -40,13 +44,15 @@ class MemberLinks:
     Attributes:
         events: finds where messages come from, for `take`.
         ranks: of all members, as their driver knows them.
+        locks: on the memory of all members.
         far: the streams to members of other hosts; None where there are none.
     """
 
     ranks: Sequence[int] = ()
     far: MemberStreams | None = None
 
-    def __init__(self, sockets: Mapping[int, socket.socket]) -> None:
+    def __init__(self, sockets: Mapping[int, socket.socket], locks: Locks) -> None:
+        self.locks = locks
         self._links: dict[int, tuple[socket.socket, PacketSocket]] = {}
         self._member_of: dict[int, int] = {}
         self._late: dict[int, AnyMessage] = {}
@@ -82,7 +88,20 @@ class MemberLinks:
         self._links[number] = connection, packets
         self._member_of[connection.fileno()] = number
 
+    def begin(self, number: int) -> None:
+        """Take part under this number: from now on others can see that this process lives."""
+        taken = self.locks.acquire(_LIVES + number)
+        assert taken, "a number is of one process"
+
+    def lives(self, number: int) -> bool:
+        """Return whether the process of a member lives, even if there is no socket to it."""
+        return not self.locks.is_free(_LIVES + number)
+
     # Processes that are to become members
+
+    @property
+    def is_closed(self) -> bool:
+        return self.events.closed
 
     def offer(self, rank: int, connection: socket.socket) -> None:
         """Keep the socket to a process that is to become a member of this rank; `take_up` puts it in use."""
@@ -196,6 +215,7 @@ class MemberLinks:
         self._offered.clear()
         self._member_of.clear()
         self._late.clear()
+        self.locks.close()
         if not self.events.closed:
             self.events.close()
             os.close(self._wake)
