@@ -14,7 +14,7 @@ import numpy as np
 
 import dtrain as dt
 from dtrain.collectives.step import Phase
-from dtrain.roles.collective.round import SliceWork
+from dtrain.roles.collective.lane_work import SliceWork
 
 OPTIMIZERS = {
     "rows": lambda: dt.optimizers.Adagrad(0.05, global_clipnorm=0.1),

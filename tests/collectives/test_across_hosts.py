@@ -21,8 +21,7 @@ from dtrain.errors import PeerLostError
 from dtrain.learning import optimizers
 from dtrain.messages.rounds import CompletePart, MemberSeat, ReduceAttempt, RoundMade
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.lane_work import LaneJob, LaneThread, MeansOverHosts
-from dtrain.roles.collective.round import SliceWork
+from dtrain.roles.collective.lane_work import LaneJob, LaneThread, MeansOverHosts, SliceWork
 from dtrain.roles.collective.rules import Rules
 
 

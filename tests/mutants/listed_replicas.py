@@ -10,7 +10,7 @@ AGREEING = [
     bug(
         "steps/leader.py",
         "RoundLeader.welcome",
-        "if not all(map(self._knows_members, others)):\n    return frozenset()",
+        "if not (self._rules.passes_silent or all(map(self._knows_members, others))):\n    return frozenset()",
         says="a newcomer begins before all others know of it",
     ),
     bug(
@@ -44,10 +44,10 @@ AGREEING = [
     bug("parameters/updater.py", "_TableUpdate.carry", "now[name][self._moved(block)] = array"),
     bug("variables/shown_variables.py", "ShownVariables.show", "follow(replaced)"),
     bug(
-        f"{MULTI_WORKER}/orders.py",
-        "OrderBook.sums_after",
-        "tally.add(version, each)",
-        "tally.add(version + 1, each)",
+        "protocol/tally.py",
+        "Tally.after",
+        "tally.add(version, sums)",
+        "tally.add(version + 1, sums)",
     ),
     bug(
         f"{MULTI_WORKER}/membership.py",

@@ -91,7 +91,6 @@ MIRRORED = {
         "roles/test_store.py",
         "roles/test_table.py",
         "collectives/test_row_update.py",
-        "collectives/test_virtual_host.py",
         "strategies/test_bits_of_tables.py",
     ],
     "roles/collective/lane_work.py": [
@@ -112,6 +111,7 @@ MIRRORED = {
     "protocol/contributions.py": ["protocol/test_exactly_once.py"],
     "protocol/part_dealer.py": ["protocol/test_lanes.py", "protocol/test_part_dealer.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
+    "protocol/tally.py": ["protocol/test_tally.py", "strategies/test_order_book.py"],
     "protocol/sync_round.py": [
         "protocol/test_sync_round.py",
         "roles/test_parts.py",
@@ -132,7 +132,6 @@ MIRRORED = {
         "strategies/test_single_snapshots.py",
     ],
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
-    "roles/collective/round.py": ["collectives/test_orders.py", "collectives/test_virtual_host.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
     "roles/parameter_server/update_rules.py": [
         "roles/test_async_pushes.py",

@@ -109,7 +109,6 @@ def entered(leader, concluded, generation=1):
     return Entered(
         state=FitState(generation=generation, max_steps=4, dealt=Dealt(2)),
         leader=leader,
-        ranks=3,
         concluded=concluded,
     )
 

@@ -40,44 +40,32 @@ def replicas():
     return Replicas()
 
 
-def stop(*, in_round):
-    return LeaderOrder(1, BEFORE.optimizer, None, end=VERSION, version=VERSION, in_round=in_round)
+def stop():
+    return LeaderOrder(1, BEFORE.optimizer, None, end=VERSION, version=VERSION)
 
 
-def test_an_end_within_a_step_holds_when_all_have_arrived(replicas):
-    """A replica that took itself to be finished before would never arrive, and all would wait for it."""
-    replicas.leader.give(stop(in_round=True), None, VERSION)
-    replicas.other.poll(VERSION)
-    assert replicas.last_step_of_other == 40
-    assert not replicas.other.is_held(VERSION)
-    replicas.other.heed(VERSION)
-    assert replicas.last_step_of_other == VERSION
-
-
-def test_a_replica_that_is_held_goes_on_to_the_round_of_an_order(replicas):
+def test_an_order_holds_in_a_replica_that_reads_it_and_frees_one_that_is_held(replicas):
     replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
     replicas.other.poll(VERSION)
     assert replicas.other.is_held(VERSION)
-    replicas.leader.give(
-        LeaderOrder(2, BEFORE.optimizer, None, VERSION, VERSION, in_round=True), None, VERSION
-    )
+    assert replicas.last_step_of_other == 40
+    replicas.leader.give(stop(), None, VERSION)
     replicas.other.poll(VERSION)
     assert not replicas.other.is_held(VERSION)
-    assert replicas.last_step_of_other == 40
-
-
-def test_an_end_at_rest_holds_at_once(replicas):
-    replicas.leader.give(stop(in_round=False), None, VERSION)
-    replicas.other.poll(VERSION)
     assert replicas.last_step_of_other == VERSION
 
 
-def test_a_replica_that_leads_next_lets_the_order_hold(replicas):
-    replicas.leader.give(stop(in_round=True), None, VERSION)
+def test_the_next_leader_owes_the_values_of_an_order_until_they_are_assigned(replicas):
     replicas.other.poll(VERSION)
-    replicas.other._state.store.end_at = lambda end, version: None
-    replicas.other.finish_earlier()
-    assert replicas.last_step_of_other == VERSION
+    assert not replicas.other.owes_values()
+    replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, None, version=VERSION), {"w": np.ones(2)}, VERSION)
+    replicas.other.poll(VERSION)
+    assert replicas.other.owes_values()
+    values, ends = replicas.other.values(VERSION)
+    assert (np.frombuffer(values["w"]).tolist(), ends) == ([1.0, 1.0], False)
+    replicas.leader.carried_out()
+    replicas.other.poll(VERSION)
+    assert not replicas.other.owes_values()
 
 
 def tally_after(steps):
@@ -89,15 +77,15 @@ def tally_after(steps):
 
 
 @pytest.mark.parametrize("version", [19, 20])
-def test_what_the_next_round_begins_with_has_the_step_that_is_being_made(replicas, version):
+def test_what_the_next_round_begins_with_has_the_step_that_is_being_made(version):
     """A replica that dies before that step is made has not counted it, nor has its heir counted it twice. Each step
     belongs to its own epoch.
     """
-    replicas.leader._state.tally = tally_after(version)
+    before = tally_after(version)
     given = [Sums(names=("loss",), totals=np.array([1.0, 5.0]).tobytes())]
     for _ in range(2):
-        assert replicas.leader.sums_after(version, given) == tally_after(version + 1).open()
-    assert replicas.leader._state.tally.open() == tally_after(version).open()
+        assert before.after(before.open(), version, given) == tally_after(version + 1).open()
+    assert before.open() == tally_after(version).open()
 
 
 def test_a_newcomer_leaves_out_the_sums_of_an_epoch_whose_numbers_the_leader_has_recorded(replicas):

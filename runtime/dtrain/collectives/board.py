@@ -1,4 +1,4 @@
-"""Words in shared memory by which the replicas of a host agree, and the leader's record that outlives it.
+"""Words in shared memory that the replicas of a host read, and the leader's record that outlives it.
 
 The rule *Words*:
 
@@ -66,69 +66,6 @@ class Column:
         self._words[(self._first + number) * LINE_WORDS] = value
 
 
-class Board:
-    """The words of one training, by their meaning. Rounds count from 1; every word is 0 at first.
-
-    Attributes:
-        ready: by part, the round whose gradient of the part is complete. Written by its owner or successor,
-            after the three columns that describe the gradient.
-        examples: by part, of how many examples the gradient is the mean; 0: there is none.
-        finite: by part, 1 if the gradient is free of NaN and infinity.
-        computed_by: by part, the rank.
-        sums_nbytes: by part, the length of its sums of loss and metrics.
-        arrived: by rank, the round in which the rank has nothing more to compute. What it has ordered before
-            holds in this round.
-        squared: by slice, the round for which its squares of gradients are there.
-        made: by slice, the round for which its new rows lie beside their tables.
-        fin: by slice, the round for which the slice is finished.
-        members: by parity of a round, its members as a set of bits. It is written, as are the next two, by
-            the owner or successor of slice 0, before that slice is finished in the round before.
-        versions: by parity of a round, the version that the round starts from.
-        batches: by parity of a round, how many batches had begun before it.
-        offered: by rank, the ranks that wait to become members and that it can ring, as a set of bits.
-        admitted: by rank, the round from which on its newest process is a member. Written as `members`.
-        due: by parity of a round, the parts that this host is to have, as a set of bits, where there are
-            several hosts. Written, as are the next two, by the replica that speaks for the host.
-        due_of: the newest round of which `due` is written.
-        summed: the round for which the mean over all hosts is here, and what is known of every part.
-        held: how many replicas of all hosts live, where these are too few to begin the round; see `count`.
-            Written by the replica that speaks for the host, and 0 once there are enough.
-        gave_up: the round in which a replica has given up, as too few live; the others of its host do so too.
-        void: the round that the leader ends without a version, so that what it has ordered holds before the
-            batch is computed again. Written by the leader while it owes a part of that round.
-        record: which record is the newest: of the fit's state, where a step does not wait for all, or of what
-            this host has promised, where there are several.
-        locked_by: by the number of a lock, the rank that has taken it last.
-    """
-
-    def __init__(self, words: SharedWords, ranks: int, parts: int) -> None:
-        first = 0
-
-        def column(count: int) -> Column:
-            nonlocal first
-            first += count
-            return Column(words, first - count, count)
-
-        self.ready, self.examples, self.finite = column(parts), column(parts), column(parts)
-        self.computed_by, self.sums_nbytes = column(parts), column(parts)
-        self.arrived = column(ranks)
-        self.squared, self.made, self.fin = column(ranks), column(ranks), column(ranks)
-        self.members, self.versions, self.batches = column(2), column(2), column(2)
-        self.offered, self.admitted = column(ranks), column(ranks)
-        self.void = column(1)
-        self.due, self.due_of, self.summed = column(2), column(1), column(1)
-        self.held, self.gave_up = column(1), column(1)
-        self.record, self.locked_by = column(1), column(ranks + 1)
-        self.ranks = ranks
-        self.parts = parts
-        assert first == lines(ranks, parts)
-
-
-def lines(ranks: int, parts: int) -> int:
-    """Return how many cache lines a board needs."""
-    return 5 * parts + 7 * ranks + 15
-
-
 def count(word: int, number: int) -> int:
     """Return what a word counts that `counted` made: nothing if it is of another round."""
     of_round, counted = divmod(word, 1 << _COUNT_BITS)
@@ -137,14 +74,6 @@ def count(word: int, number: int) -> int:
 
 def counted(number: int, many: int) -> int:
     return (number << _COUNT_BITS) + many
-
-
-def bits(ranks: Iterable[int]) -> int:
-    return sum(1 << rank for rank in set(ranks))
-
-
-def ranks_in(word: int) -> tuple[int, ...]:
-    return tuple(rank for rank in range(word.bit_length()) if word >> rank & 1)
 
 
 _END_BITS = 44

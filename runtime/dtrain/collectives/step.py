@@ -2,8 +2,6 @@
 
 from enum import Enum
 
-from dtrain.collectives.board import Board, Column
-
 
 class Phase(Enum):
     """Work on every slice, all of which is done before the next phase begins."""
@@ -18,17 +16,6 @@ class Phase(Enum):
     """Write down, at each host, what makes the step: nothing else can once rows are carried."""
     UPDATE = "update"
     """Make all else of the next version, and carry new rows into their tables."""
-
-
-def through_phase(board: Board, phase: Phase) -> Column:
-    """Return the words that say, by slice, of which round this phase is over."""
-    match phase:
-        case Phase.SQUARES:
-            return board.squared
-        case Phase.ROWS:
-            return board.made
-        case _:
-            return board.fin
 
 
 def share(blocks: int, slices: int, number: int) -> range:

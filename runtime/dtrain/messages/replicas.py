@@ -47,7 +47,6 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
 
     state: FitState
     leader: int
-    ranks: int = 0
     directory: str = ""
     doorbells: tuple[int, ...] = ()
     concluded: bool = False

@@ -79,6 +79,13 @@ class Tally(msgspec.Struct):
                 tally._add(epoch, sums)
         return tally
 
+    def after(self, before: Open, version: int, given: Sequence[Sums]) -> Open:
+        """Return the sums of the open epochs with those of a version's parts; this account stays as it is."""
+        tally = self.holding(before)
+        for sums in given:
+            tally.add(version, sums)
+        return tally.open()
+
     def add(self, version: int, sums: Sums | None) -> None:
         if sums is not None and self.steps_per_epoch:
             self._add(self.first_epoch + (version - self.first_step) // self.steps_per_epoch, sums)

@@ -1,9 +1,8 @@
 """The arena: the memory that all replicas of a host map, and where each thing lies in it.
 
-- the board: the words by which replicas agree (`collectives.board`);
 - the variables and the optimizer's slots on two sides, of which one has the newest version (the rule *Two
   sides*, `parameters.updater`); tables of which a step moves the listed rows alone are there once;
-- a gradient and the sums of loss and metrics for each part of a batch;
+- a gradient for each part of a batch;
 - the sums of the epochs that have not ended, with which a round begins, for two rounds in turn;
 - where a step does not wait for every replica, the record of how the round stands;
 - where there are several hosts, the mean over them;
@@ -21,11 +20,9 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.board import LINE_WORDS, Board, SharedWords, lines
-from dtrain.config.training_section import RANKS_MAX
-from dtrain.errors import InputError, PeerRefusedError, SpecError
+from dtrain.collectives.board import LINE_WORDS, Column, SharedWords
+from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.learning import optimizers
-from dtrain.messages import Sums
 from dtrain.parameters.placement import Group, Plan, ServerLayout, Shard
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import TwoSidedStore
@@ -55,34 +52,31 @@ class ArenaShape(msgspec.Struct, frozen=True):
         optimizer: its serialized form, for the names of the slots.
         parts: how many gradients there is room for: N0, as many as a batch has parts; with backups for those
             that come too late, too.
-        ranks: how many replicas may ever be members, at most 62.
         several_hosts: whether there is room for a mean over several hosts, and for the rows of all parts.
     """
 
     plan: Plan
     optimizer: dict[str, Any]
     parts: int
-    ranks: int
     sums_nbytes: int = SUMS_BYTES
     block_elements: int = BLOCK_ELEMENTS
     several_hosts: bool = False
     backups: bool = False
 
     def described(self) -> list[tuple[str, int]]:
-        if self.plan.servers != 1 or not 1 <= self.ranks <= RANKS_MAX or self.parts < 1:
+        if self.plan.servers != 1 or self.parts < 1:
             raise SpecError(
-                f"replicas of one host: expected a plan for 1 server, 1 to {RANKS_MAX} replicas and at least "
-                f"1 part; found {self.plan.servers}, {self.ranks} and {self.parts}"
+                "replicas of one host: expected a plan for 1 server and at least 1 part; found "
+                f"{self.plan.servers} and {self.parts}"
             )
         groups = self.layout.groups
         kinds = [(group.dtype, group.size) for group in groups]
         means = [(group.dtype, group.size) for group in groups if group.trainable]
         held = [part for side in self.sides for part in side for _ in self.names(part)]
         return [
-            ("int64", lines(self.ranks, self.parts) * LINE_WORDS),
+            ("int64", LINE_WORDS),
             *((part.dtype, part.size) for part in held),
             *kinds * self.parts,
-            *[("uint8", self.sums_nbytes)] * self.parts,
             ("float64", pieces_in(self.layout)),
             *[("uint8", RECORD_BYTES)] * 2,
             *(means if self.several_hosts else ()),
@@ -173,7 +167,6 @@ class Arena:
             start += NewRows.nbytes(table, shape.names(table))
         arrays = _cut(shape, data)
         next(arrays)
-        self.board = Board(words, shape.ranks, shape.parts)
         first, second = (
             {part: {name: next(arrays).reshape(_form(part)) for name in shape.names(part)} for part in side}
             for side in shape.sides
@@ -184,19 +177,18 @@ class Arena:
             return [next(arrays) for _ in described]
 
         self.gradients = [ReplicaMemory(shape.plan, taken) for _ in range(shape.parts)]
-        self._sums = [next(arrays) for _ in range(shape.parts)]
         self.squares = next(arrays)
         self._tallies = [next(arrays), next(arrays)]
         groups = shape.layout.groups if shape.several_hosts else []
         self.means = {index: next(arrays) for index, group in enumerate(groups) if group.trainable}
-        self.standing = StandingRecord(self.board.record, list(arrays))
+        self.standing = StandingRecord(Column(words, 0, 1), list(arrays))
 
     @classmethod
     def make(cls, shape: ArenaShape) -> Self:
         """Make new memory of zeros. Raises a SharedMemoryError if the limits do not allow it."""
         memory = SharedMemory.make(shape.starts()[-1])
         rows = GrowingMemory.make(shape.rows_nbytes)
-        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), memory.fd, rows)
+        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory), memory.fd, rows)
 
     @classmethod
     def received(cls, fd: int, rows_fd: int, shape: ArenaShape) -> Self:
@@ -214,7 +206,7 @@ class Arena:
                 f"the arena of the replicas has {len(memory)} bytes and {len(rows)} for rows of tables; "
                 f"expected {expected[0]} and {expected[1]}: do all replicas run the same program?"
             )
-        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory, shape), rows=rows)
+        return cls(shape, np.frombuffer(memory, np.uint8), _words(memory), rows=rows)
 
     def store(
         self, optimizer: dict[str, Any], origin: int = 0, max_steps: int | None = None, version: int = 0
@@ -242,21 +234,6 @@ class Arena:
         arrays = (array for part in self.sides[version % 2] for array in part.values())
         return [array.reshape(-1) for array in arrays if array.size]
 
-    def put_sums(self, part: int, sums: Sums | None) -> int:
-        """Store the sums of a part; return their length. Raises an InputError if they are too long."""
-        if sums is None:
-            return 0
-        told = msgspec.msgpack.encode(sums)
-        if len(told) > self.shape.sums_nbytes:
-            raise InputError(
-                f"the states of the metrics take {len(told)} bytes; expected at most {self.shape.sums_nbytes}"
-            )
-        self._sums[part][: len(told)] = np.frombuffer(told, np.uint8)
-        return len(told)
-
-    def sums(self, part: int, nbytes: int) -> Sums | None:
-        return msgspec.msgpack.decode(self._sums[part][:nbytes].tobytes(), type=Sums) if nbytes else None
-
     def put_tally(self, number: int, tally: Open) -> None:
         """Store the sums of epochs of round `number`, until the round after it is over."""
         put_bytes(self._tallies[number % 2], msgspec.msgpack.encode((number, tally)))
@@ -270,9 +247,8 @@ class Arena:
         return found[1] if found[0] == number else None
 
 
-def _words(memory: SharedMemory, shape: ArenaShape) -> SharedWords:
-    nbytes = lines(shape.ranks, shape.parts) * LINE_WORDS * 8
-    return memoryview(memory)[:nbytes].cast("q")
+def _words(memory: SharedMemory) -> SharedWords:
+    return memoryview(memory)[: LINE_WORDS * 8].cast("q")
 
 
 def _nothing_needed(start: int, stop: int) -> None:

@@ -8,18 +8,18 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from dtrain.collectives.step import Phase
+from dtrain.collectives.all_reduce import ElementRange
+from dtrain.collectives.step import Phase, share
 from dtrain.config.choices import Weighting
 from dtrain.messages import Sums
 from dtrain.messages.rounds import CompletePart, MemberSeat, ReduceAttempt
 from dtrain.parameters.store import TwoSidedStore
-from dtrain.parameters.updater import Contributions
+from dtrain.parameters.updater import Contributions, run_here
 from dtrain.roles.collective.arena import Arena
-from dtrain.roles.collective.round import SliceWork
 from dtrain.roles.collective.sums_over_hosts import (
     HostReduction,
     MeanTerms,
@@ -49,6 +49,63 @@ class LaneJob(NamedTuple):
     side: int
     values: tuple[Mapping[str, bytes], bool]
     sums: Sequence[Sums]
+
+
+class SliceWork:
+    """The slices of the step that is begun, as one process works on them.
+
+    A slice may be taken through a phase several times.
+    """
+
+    def __init__(self, store: TwoSidedStore) -> None:
+        self._store = store
+
+    def begin(self, given: Contributions, side: int | None = None) -> list[Phase]:
+        """Begin a step from `given.version`, on a side of the memory; return its phases before the update."""
+        if side is None:
+            self._store.stand_at(given.version)
+            self._updater = updater = self._store.begin(given)
+        else:
+            self._updater = updater = self._store.begin_beside(given, side)
+        self._limits_found = not updater.limited
+        return [
+            *([Phase.SQUARES] if updater.limited else ()),
+            *([Phase.ROWS] if updater.beside else ()),
+        ]
+
+    def spans(self, number: int, slices: int) -> dict[int, ElementRange]:
+        """Return the elements of one of so many slices, by the number of their group."""
+        blocks = self._store.updater.dense
+        own = share(len(blocks), slices, number)
+        spans: dict[int, ElementRange] = {}
+        for block in blocks[own.start : own.stop]:
+            start = spans[block.part].start if block.part in spans else block.start
+            spans[block.part] = ElementRange(start, block.stop)
+        return spans
+
+    def work(self, phase: Phase, number: int, slices: int) -> None:
+        """Take one of so many slices through a phase, from its beginning."""
+        updater = self._updater
+        if phase is Phase.SQUARES:
+            self._do(updater.square, updater.pieces, number, slices)
+            return
+        if not self._limits_found:
+            updater.limit()
+            self._limits_found = True
+        if phase is Phase.ROWS:
+            self._do(updater.make, updater.beside, number, slices)
+        else:
+            self._do(updater.make, updater.blocks, number, slices)
+            if updater.beside:
+                self._do(updater.carry, updater.beside, number, slices)
+
+    def complete(self, number: int, slices: int) -> None:
+        """Complete one of so many slices of the present version, with which training ends."""
+        self._do(self._updater.finalize, self._updater.blocks, number, slices)
+
+    def _do(self, do: Callable[[Any], None], blocks: Sequence[Any], number: int, slices: int) -> None:
+        own = share(len(blocks), slices, number)
+        run_here(do, blocks[own.start : own.stop])
 
 
 class LaneWork:

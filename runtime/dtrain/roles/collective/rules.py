@@ -1,16 +1,14 @@
 """The settings of a replica among those of its host, and how it waits."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import msgspec
 
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
 from dtrain.errors import WaitTimeoutError
-from dtrain.messages import Sums
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.sync_round import quota
-from dtrain.state.fit_state import Open
 from dtrain.wire.one_host.synchronization import Doorbells
 
 LOOK_S = 1.0
@@ -36,23 +34,6 @@ class Rules(msgspec.Struct, frozen=True):
 
     def needed(self, parts: int, open_parts: int) -> int:
         return -(-open_parts // quota(parts, self.replicas or parts))
-
-
-class Orders(Protocol):
-    """The leader's orders, as every replica finds them."""
-
-    def heed(self, version: int) -> None:
-        """Let what is ordered hold from this version on: every replica has arrived in the round that it
-        begins, so that all find the same.
-        """
-
-    def carry_out(self) -> None:
-        """Write the orders into the memory of all; another replica may write them again."""
-
-    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
-        """Return the sums of the epochs that have not ended, with those given for the step that is being made
-        from this version; they are not counted by that.
-        """
 
 
 class Awaited(NamedTuple):

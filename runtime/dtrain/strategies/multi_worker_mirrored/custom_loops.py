@@ -62,7 +62,7 @@ def met(
         return _enter(peers, enter, hosts, rank, ranks, waits)
     memory = CallMemory.make(ranks) if hosts is None else None
     entered = {**meeting.gather(enter, wait), rank: enter}
-    terms = Entered(state=FitState(generation=LOOPS, dealt=Dealt(ranks)), leader=rank, ranks=ranks)
+    terms = Entered(state=FitState(generation=LOOPS, dealt=Dealt(ranks)), leader=rank)
     if hosts is not None:
         terms = hosts.seated(terms, entered)
     ends = pairs(range(ranks)) if memory is not None else {}

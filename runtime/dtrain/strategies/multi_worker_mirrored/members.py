@@ -106,7 +106,6 @@ def arena_shape(plan: Plan, terms: Entered, replicas: int, *, several_hosts: boo
         plan,
         terms.state.optimizer,
         parts=places,
-        ranks=terms.ranks,
         several_hosts=several_hosts,
         backups=cut.even,
     )
@@ -237,7 +236,7 @@ def enter(
     Raises:
         PeerError: the leader is gone, or refuses this task.
     """
-    own = enter_message(generation, plan, ArenaShape(plan, optimizer, 1, 1).slots, hosts)
+    own = enter_message(generation, plan, ArenaShape(plan, optimizer, 1).slots, hosts)
     asks = _Asks(meeting, peers, own, plan, rank, hosts, replicas)
     while True:
         frame = asked(peers, own)

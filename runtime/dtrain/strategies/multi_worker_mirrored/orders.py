@@ -1,20 +1,21 @@
-"""The leader's orders and records in the ledger, as every replica reads them; see `driver.Orders`."""
+"""The leader's orders and records in the ledger, and what makes a round where values are there once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from dtrain.collectives.board import Ledger
-from dtrain.messages import Row, Sums
+from dtrain.messages import Row
+from dtrain.messages.rounds import RoundMade
 from dtrain.parameters.store import Change
-from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Weights
 from dtrain.types import Array
 
 ORDER, VALUES, LEADER, CONCLUDED = "order", "values", "leader", "concluded"
+CARRYING, POSITION = "carrying", "position"
 _ROW, _KEPT = "row ", "kept "
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -28,8 +29,6 @@ class LeaderOrder(msgspec.Struct, frozen=True):
         until: the last step that may be made before the next order; None: there is no such limit.
         end: the last step of all, where the leader has set it.
         version: at which it was given.
-        in_round: whether it holds in the round under way, for which all replicas arrive first. A replica
-            that let it hold before could take itself to be finished, and never arrive.
     """
 
     number: int
@@ -37,7 +36,6 @@ class LeaderOrder(msgspec.Struct, frozen=True):
     until: int | None
     end: int | None = None
     version: int = 0
-    in_round: bool = False
 
 
 class OrderBook:
@@ -58,9 +56,9 @@ class OrderBook:
         self.publish: Callable[[Mapping[str, bytes]], None] = lambda entries: None
         self._ledger = ledger
         self._state = state
-        self._ahead: LeaderOrder | None = None
+        self._writes_records = False
         ledger.read()
-        self._apply(ledger.entries, state.global_step, between=True)
+        self._apply(ledger.entries, state.global_step)
 
     @property
     def kept(self) -> Mapping[str, bytes]:
@@ -68,42 +66,15 @@ class OrderBook:
         found = self._ledger.entries.items()
         return {name.removeprefix(_KEPT): body for name, body in found if name.startswith(_KEPT)}
 
-    def heed(self, version: int) -> None:
+    def poll(self, version: int) -> None:
+        """Apply what is new."""
         news = self._ledger.read()
         if news:
             self._apply(news, version)
-        self._take_ahead(version)
-
-    def poll(self, version: int) -> None:
-        """Apply what is new, between two rounds; an order of a round stays ahead until `heed`."""
-        news = self._ledger.read()
-        if news:
-            self._apply(news, version, between=True)
-
-    def carry_out(self) -> None:
-        self._carry_out(self._ledger.entries.get(VALUES, b""))
-
-    def _carry_out(self, values: bytes) -> None:
-        if values:
-            known = self._state.weights
-            self._state.assign(
-                {
-                    name: np.frombuffer(body, known[name].dtype).reshape(known[name].shape)
-                    for name, body in msgspec.msgpack.decode(values, type=dict[str, bytes]).items()
-                }
-            )
-        if self.order.end is not None and self.order.end == self._state.global_step:
-            self._state.store.end_at(self.order.end, self.order.end)
-
-    def sums_after(self, version: int, given: Sequence[Sums]) -> Open:
-        tally = self._state.tally.holding(self._state.tally.open())
-        for each in given:
-            tally.add(version, each)
-        return tally.open()
 
     def is_held(self, version: int) -> bool:
         """Return whether the next step waits for the leader."""
-        until = (self._ahead or self.order).until
+        until = self.order.until
         return until is not None and version >= until
 
     # The leader
@@ -112,13 +83,6 @@ class OrderBook:
         """Write an order, and assign values with it; None: they stay. It holds here at once."""
         assigned = b"" if values is None else _encode({name: _bytes(each) for name, each in values.items()})
         self._write({ORDER: _encode(order), VALUES: assigned}, version)
-
-    def finish_earlier(self) -> None:
-        """Carry out what the leader before has ordered and may not have finished to write."""
-        self._take_ahead(self._state.global_step)
-        if self.order.version == self._state.global_step:
-            self.carry_out()
-        self.carried_out()
 
     def carried_out(self) -> None:
         """Drop the values of the newest order: they lie where they belong."""
@@ -145,36 +109,61 @@ class OrderBook:
         self._apply(entries, version)
 
     def _put(self, entries: Mapping[str, bytes]) -> None:
+        if self._writes_records:
+            entries = {**entries, POSITION: b"%d" % (self.position + 1)}
         self._ledger.write(entries)
         self.publish(entries)
-
-    # The replica that speaks for a host without the leader
 
     @property
     def entries(self) -> Mapping[str, bytes]:
         self.poll(self._state.global_step)  # another replica may have written them
         return self._ledger.entries
 
-    def receive(self, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        """Apply entries of another host.
+    def owes_values(self) -> bool:
+        """Return whether an order was given at this version whose values may not have been assigned."""
+        order = self.order
+        at_this = order.version == self._state.global_step
+        return at_this and (bool(self._ledger.entries.get(VALUES)) or order.end == order.version)
 
-        Values between two steps are written before others of this host can read that the next step begins.
-        """
+    def values(self, version: int) -> tuple[Mapping[str, bytes], bool]:
+        """Return the values to be assigned, by name, and whether training ends at this version."""
+        body = self._ledger.entries.get(VALUES)
+        values = msgspec.msgpack.decode(body, type=dict[str, bytes]) if body else {}
+        return values, self.order.end == version
+
+    @property
+    def position(self) -> int:
+        """The position of the newest record for other hosts; -1: there is none."""
+        return int(self._ledger.entries.get(POSITION, b"-1"))
+
+    def begin_term(self, position: int) -> None:
+        """Write records from this position on, as the leader of several hosts."""
+        self._writes_records = True
+        self._ledger.write({POSITION: b"%d" % position})
+
+    def take_over(self, entries: Mapping[str, bytes], whole: bool) -> None:
+        """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""
         version = self._state.global_step
         self.poll(version)
         gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
         news = {**gone, **entries}
-        if news.get(ORDER):
-            order = msgspec.msgpack.decode(news[ORDER], type=LeaderOrder)
-            if not order.in_round and order.number > self.order.number:
-                self._let_hold(order, version)
-                self._carry_out(news.get(VALUES, b""))
         self._ledger.write(news)
-        self._apply(news, version, between=True)
+        self._apply(news, version)
+
+    def carry(self, round_: int, made: RoundMade) -> None:
+        body = _encode((round_, made))
+        if self._ledger.entries.get(CARRYING) != body:
+            self._ledger.write({CARRYING: body})
+
+    def carrying(self, round_: int) -> RoundMade | None:
+        """Return what makes a round, if that has begun to change values that are there once."""
+        body = self.entries.get(CARRYING)
+        of_round, made = msgspec.msgpack.decode(body, type=tuple[int, RoundMade]) if body else (-1, None)
+        return made if of_round == round_ else None
 
     # Every replica
 
-    def _apply(self, news: Mapping[str, bytes], version: int, *, between: bool = False) -> None:
+    def _apply(self, news: Mapping[str, bytes], version: int) -> None:
         tally = self._state.tally
         rows = {
             int(name.removeprefix(_ROW)): msgspec.msgpack.decode(body, type=Row)
@@ -186,16 +175,8 @@ class OrderBook:
         if LEADER in news:
             self.leader = msgspec.msgpack.decode(news[LEADER], type=int)
         if news.get(ORDER):
-            order = msgspec.msgpack.decode(news[ORDER], type=LeaderOrder)
-            self._ahead = order if between and order.in_round and order.version == version else None
-            if self._ahead is None:
-                self._let_hold(order, version)
+            self._let_hold(msgspec.msgpack.decode(news[ORDER], type=LeaderOrder), version)
         self.concluded = self.concluded or bool(news.get(CONCLUDED))
-
-    def _take_ahead(self, version: int) -> None:
-        order, self._ahead = self._ahead, None
-        if order is not None:
-            self._let_hold(order, version)
 
     def _let_hold(self, order: LeaderOrder, version: int) -> None:
         if order.optimizer != self.order.optimizer:

@@ -8,7 +8,6 @@ from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import AddressBook
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew, Transport
-from dtrain.config.training_section import SPARE_RANKS
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.errors import DtrainError, RunError
 from dtrain.messages import Entered
@@ -198,11 +197,9 @@ class MultiWorkerMirrored(Strategy):
         # Between hosts a step is of one batch, also in a run that had backups on one host.
         sync = hosting.hosts is None or not start.state.dealt.even
         start = start.going_on(cut, problem.max_steps, sync=sync)
-        ranks = self.context.num_replicas + SPARE_RANKS
         terms = Entered(
             state=start.state.but(plan=None, model=None),
             leader=self.context.rank,
-            ranks=ranks,
             directory=str(self._task.run_dir),
         )
         rank = self.context.rank
@@ -320,7 +317,7 @@ class MultiWorkerMirrored(Strategy):
     def _take_the_lead(self, training: ReplicaTraining) -> None:
         """Go on in the place of a leader that has died."""
         self._become_leader()
-        training.book.finish_earlier()
+        training.book.carried_out()
         state = training.state
         start = Start(state.begun.but(version=state.global_step), state.plan)
         keeper = self._beginnings.keeper(state, self._reporter, self.assignment.spec.checkpoint)

@@ -3,11 +3,11 @@
 The gradients of a replica lie in memory that all replicas of the host share.
 """
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
+
+import msgspec
 
 from dtrain import checkpoints
 from dtrain.config import MultiWorkerMirroredSection
@@ -27,59 +27,10 @@ from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import Open
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, TurnReplica, TurnTraining, Weights
-from dtrain.strategies.multi_worker_mirrored.orders import OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.step_calls import NoStepCalls, StepCalls
 from dtrain.strategies.replicas.reduction import Nest, ReduceOp
 from dtrain.types import Array
-from dtrain.wire.one_host.synchronization import Doorbells
-
-
-class StepBoundary:
-    """Admits other threads of this process between two steps, each at the next moment that comes.
-
-    Within ``with boundary:`` another thread, or the one that trains between two steps, finds the variables
-    at rest.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._steps = False
-        self._inside = 0
-        self._wanted = 0
-
-    def begin_step(self) -> None:
-        """Wait until every thread that waits to be admitted has come and left."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._inside and not self._wanted)
-            self._steps = True
-
-    def end_step(self) -> None:
-        with self._changed:
-            self._steps = False
-            self._changed.notify_all()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._wanted += 1
-            try:
-                self._changed.wait_for(lambda: not self._steps)
-            finally:
-                self._wanted -= 1
-                self._changed.notify_all()
-            self._inside += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
-
-
-T = TypeVar("T")
 
 
 def rules_of(section: MultiWorkerMirroredSection, replicas: int, *, alone: bool) -> Rules:
@@ -89,14 +40,17 @@ def rules_of(section: MultiWorkerMirroredSection, replicas: int, *, alone: bool)
 
 
 class SharedFitHolder(FitHolder):
-    """A state that other processes change: what a checkpoint needs of it is copied at once."""
+    """A state that other processes change: what a checkpoint needs of it is copied at once. `driver` is to be
+    set.
+    """
 
     store: TwoSidedStore
+    driver: MemberDriver
 
     def mark(self) -> SnapshotReply:
         reply = super().mark()
         self.store.keep_snapshots()
-        return reply
+        return msgspec.structs.replace(reply, state=reply.state.but(dealt=self.driver.dealt))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
@@ -111,11 +65,9 @@ class ReplicaTraining(TurnTraining):
     def __init__(
         self,
         driver: MemberDriver,
-        doorbells: Doorbells | None,
         calls: StepCalls | NoStepCalls,
         book: OrderBook,
-        state: FitHolder,
-        boundary: StepBoundary,
+        state: SharedFitHolder,
         section: MultiWorkerMirroredSection,
         reporter: Reporter,
         *,
@@ -133,12 +85,10 @@ class ReplicaTraining(TurnTraining):
         self.calls = calls
         self.book = book
         self.state = state
-        self.boundary = boundary
         self.replicas: Sequence[TurnReplica] = ()
         self.weights = state.weights
         self.cut = state.dealer.cut
         self.first_step = state.begun.lineage.first_step
-        self.doorbells = doorbells
         self._reporter = reporter
         self._name_of = name_of
         self._failure = failure
@@ -181,7 +131,11 @@ class ReplicaTraining(TurnTraining):
 
     def contribute(self, part: int, examples: int, sums: Sums | None, finite: bool) -> Outcome:
         """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
-        raise NotImplementedError
+        outcome = self.driver.contribute(part, examples, sums, finite)
+        self._lead_if_due()
+        if outcome.verdict is not Verdict.PENDING:
+            self.wait_for_order()
+        return outcome
 
     # Waits for the leader
 
@@ -192,17 +146,35 @@ class ReplicaTraining(TurnTraining):
 
     def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
         """Wait for the leader; return early if this task leads now."""
-        raise NotImplementedError
+        driver = self.driver
+        driver.look()
+        while not self.leads and goes_on():
+            self._lead_if_due()
+            if self.leads:
+                return
+            if (failure := self._failure()) is not None:
+                raise failure
+            driver.wait_while(lambda: goes_on() and self._failure() is None, what)
+
+    def _lead_if_due(self) -> None:
+        """Lead, if this member leads the rounds."""
+        driver = self.driver
+        if self.leads or self.book.concluded or not driver.leads:
+            return
+        if driver.owes_values:
+            driver.void(values=True)
+        self.book.lead(driver.rank, self.global_step)
+        self._lead(self)
 
     def _conclude(self) -> bool:
-        if self.keeper is not None:
-            self._saved = self.keeper.finish()
-            self._publish_end()
-            self.book.conclude(self.global_step)
-            self._ring()
-            return True
-        self._wait_while(lambda: not self.book.concluded, "the end of fit")
-        return not self.leads
+        if self.keeper is None:
+            self._wait_while(lambda: not self.book.concluded, "the end of fit")
+            return not self.leads
+        self._saved = self.keeper.finish()
+        self._publish_end()
+        self.book.conclude(self.global_step)
+        self.driver.void(values=False)  # so that everybody looks
+        return True
 
     # The leader
 
@@ -215,20 +187,27 @@ class ReplicaTraining(TurnTraining):
         self._publish_end = publish_end
 
     def order(self, order: FitOrder) -> None:
-        if order.rows is not None:  # training never goes back here, so all of them stay
-            self.book.record(order.rows, self.global_step)
-        if order.kept:
-            self.book.store(order.kept)
-        if order.optimizer is not None:
-            self._change(order, order.optimizer)
+        with self.driver:
+            if order.rows is not None:  # training never goes back here, so all of them stay
+                self.book.record(order.rows, self.global_step)
+            if order.kept:
+                self.book.store(order.kept)
+            if order.optimizer is not None:
+                self._change(order, order.optimizer)
 
     def _change(self, order: FitOrder, optimizer: dict[str, Any]) -> None:
-        """Carry out an order."""
-        raise NotImplementedError
-
-    def _ring(self) -> None:
-        assert self.doorbells is not None, "members have links"
-        self.doorbells.ring()
+        """Carry out an order. Where it writes values, a round without a version does that: what others
+        compute meanwhile counts for nothing, and is computed again.
+        """
+        book, driver, version = self.book, self.driver, self.global_step
+        values = self._new_values(order)
+        writes = values is not None or (order.stop and not self.finished)
+        number, end = book.order.number + 1, self._end_of(order)
+        book.give(LeaderOrder(number, optimizer, order.until, end, version), values, version)
+        driver.limit(order.until)
+        if writes:
+            driver.void(values=True)
+            book.carried_out()
 
     def _end_of(self, order: FitOrder) -> int | None:
         """Return the last step of all, if an order sets it, or one before has set it."""
