@@ -164,17 +164,13 @@ class Follower:
             computing=tuple(deal for deal in self._due if deal.part not in self._complete),
             complete=tuple(self._complete.values()),
             late=self._late,
-            dropped=self._dropped,
+            dropped=tuple(deal for deal in self._running if deal not in self._due),
             attempt=-1 if attempt is None else attempt.number,
             reduced=self._reduced if attempt is not None and self._written >= attempt.written else 0,
             failed=self._failed,
             blamed=self._blamed,
             known=self.known if self._asked else None,
         )
-
-    @property
-    def _dropped(self) -> tuple[Deal, ...]:
-        return tuple(deal for deal in self._running if deal not in self._due)
 
     @property
     def known(self) -> Known:

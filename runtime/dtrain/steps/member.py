@@ -292,15 +292,12 @@ class RoundMember:
         if told is not None:
             if not stranger and self._follower.heeds(told):
                 self.leader = sender
-                if contact and told.round >= 0 and not self._is_silent_in(told):
+                if contact and told.round >= 0 and self._seats[self.number].host not in told.silent:
                     self._touch(told, now)
             self._follow(told)
         elif isinstance(message, MemberReport) and not stranger and self._leading is not None:
             self._leading.heard(message)
             self._end_if_deposed(now)
-
-    def _is_silent_in(self, told: Told) -> bool:
-        return self._seats[self.number].host in told.silent
 
     def _touch(self, told: Told, now: float) -> None:
         """Note that the leader goes on with these members, of whom it hears."""

@@ -254,11 +254,8 @@ class ArenaReplica(TurnReplica):
         self._trainable = {spec.name: spec.trainable for spec in plan.variables}
         self._places: dict[int, tuple[dict[str, Array], dict[str, Array]]] = {}
         self._part, self._place = NO_PART, 0
-        self._point_at(0)
+        self.gradients, self.updates = self._memory_of(0)
         self._begun_s = reporter.begins()
-
-    def _point_at(self, place: int) -> None:
-        self.gradients, self.updates = self._memory_of(place)
 
     def _memory_in(self, slot: int) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return the memory of a part by its number in its batch."""
@@ -283,7 +280,7 @@ class ArenaReplica(TurnReplica):
             self._reporter.progress(self._training.global_step)
         elif part != NO_PART:
             self._part, self._place = part, self._driver.place_of(part)
-            self._point_at(self._place)
+            self.gradients, self.updates = self._memory_of(self._place)
         return part
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
