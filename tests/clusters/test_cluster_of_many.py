@@ -8,13 +8,12 @@ from clusters.test_cluster_hosts import over_hosts  # noqa: F401  (a fixture)
 
 HOSTS, STEPS = 4, 6
 END_S = 600.0
-TOO_MANY = pytest.mark.xfail(reason="a membership is one word: at most 54 replicas", strict=True)
 
 
 @pytest.mark.night("tens of processes, and gigabytes of memory")
 @pytest.mark.long("tens of processes start on few cores")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("replicas", [54, pytest.param(200, marks=TOO_MANY)])
+@pytest.mark.parametrize("replicas", [54, 200])
 def test_all_replicas_of_four_hosts_step(over_hosts, replicas):  # noqa: F811
     run = over_hosts(*sorted(rank % HOSTS for rank in range(replicas)), deterministic=False)
     words = ("--examples", STEPS * replicas, "--batch", replicas, "--width", "1", "--pace_s", "0", "--tell")

@@ -42,7 +42,6 @@ from dtrain.config.training_section import (
     SingleSection,
     TrainingSection,
     TrainingSettings,
-    backups_over_hosts,
     kind_of,
     on_servers,
     replicas_problems,
@@ -192,8 +191,6 @@ class RunSpec(msgspec.Struct, frozen=True):
             text = f"{strategy} trains without parameter servers: expected 0 ps tasks, found {servers}"
             yield ("cluster", "ps"), text
         yield from below(("training",), too_many_together(self.training, self.replicas))
-        if isinstance(self.training, MultiWorkerMirroredSection) and self.cluster.trains_elsewhere:
-            yield from below(("training",), backups_over_hosts(self.training, self.replicas))
         trainers = self.cluster.count("chief") + self.cluster.count("worker")
         if isinstance(self.training, InOneTask) and trainers > 1:
             text = (

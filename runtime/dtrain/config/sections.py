@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 import dtrain.cluster as clusters
-from dtrain.cluster.hosts import is_loopback
 from dtrain.config.choices import RestartPolicy, TlsMode
 from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem
 from dtrain.errors import SpecError
@@ -34,12 +33,6 @@ class ClusterSection(msgspec.Struct, frozen=True):
     def count(self, role: str) -> int:
         value: int | tuple[str, ...] = getattr(self, role)
         return value if isinstance(value, int) else len(value)
-
-    @property
-    def trains_elsewhere(self) -> bool:
-        """Whether a task that trains has an address that is not one of this host alone."""
-        written = [each for each in (self.chief, self.worker) if not isinstance(each, int)]
-        return any(not is_loopback(address) for addresses in written for address in addresses)
 
     @property
     def control_host(self) -> clusters.TaskId:

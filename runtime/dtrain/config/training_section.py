@@ -25,10 +25,8 @@ from dtrain.config.choices import (
 from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem, below
 
 MANNER_OF_SERVERS = "its replicas are the chief and the workers of the cluster"
-RANKS_MAX = 62
-"""The number of ranks that fit into one word of shared memory, of which a membership is made."""
-SPARE_RANKS = 8
-"""The number of workers that may join `multi_worker_mirrored` beside those that the cluster names."""
+REPLICAS_MAX = 500
+"""The largest number of replicas for which the round machine was tried: all send to the one that leads."""
 
 
 LocalSteps = AtLeast1[int] | dict[Literal["by_speed"], AtLeast1[int]]
@@ -413,20 +411,9 @@ def replicas_problems(training: TrainingSection, replicas: int) -> Iterator[Prob
         yield ("deterministic",), text
 
 
-def backups_over_hosts(training: MultiWorkerMirroredSection, replicas: int) -> Iterator[Problem]:
-    """Yield what is wrong with backups of so many replicas whose tasks are on several hosts."""
-    if training.has_backups(replicas):
-        name = "backup_workers" if training.backup_workers else "replicas_to_aggregate"
-        text = (
-            "in multi_worker_mirrored a step does without its last replicas where all tasks are on one host, "
-            "and this run has tasks on several: leave it out, or train with strategy: parameter_server"
-        )
-        yield (name,), text
-
-
 def too_many_together(training: TrainingSection, replicas: int) -> Iterator[Problem]:
     """Yield what is wrong with so many replicas that reduce among themselves."""
-    most = RANKS_MAX - SPARE_RANKS
+    most = REPLICAS_MAX
     if isinstance(training, MultiWorkerMirroredSection) and replicas > most:
         text = (
             f"in multi_worker_mirrored at most {most} chiefs and workers train, found {replicas}: take away "

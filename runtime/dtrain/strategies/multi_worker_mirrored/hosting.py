@@ -2,9 +2,8 @@
 
 from dtrain.cluster import TaskId
 from dtrain.config import MultiWorkerMirroredSection
-from dtrain.config.training_section import backups_over_hosts
 from dtrain.control.machine import TAKEN
-from dtrain.errors import PeerLostError, SpecError
+from dtrain.errors import PeerLostError
 from dtrain.messages import Enter, Hello, Join
 from dtrain.roles.collective.meeting import Meeting
 from dtrain.roles.joining import admission_by
@@ -29,8 +28,6 @@ class Hosting(ControlHosting):
         self.meeting = Meeting(lambda sender: cluster.rank(sender, section.chief_trains))
         self.loops = Meeting(lambda sender: cluster.rank(sender, section.chief_trains))
         self.hosts: HostWays | None = None
-        if not self.on_this_host:
-            refuse_backups(section, len(cluster.replicas()))
         self.serve(SideBySide(self.control, Meetings(self.meeting, self.loops), [*TAKEN, Join]))
         if not self.on_this_host:
 
@@ -93,9 +90,3 @@ class Meetings:
     def disconnected(self, caller: Caller) -> None:
         self._fits.disconnected(caller)
         self._loops.disconnected(caller)
-
-
-def refuse_backups(section: MultiWorkerMirroredSection, replicas: int) -> None:
-    """Raise a `SpecError` for backups over several hosts, in a spec for so many replicas."""
-    for (name, *_), text in backups_over_hosts(section, replicas):
-        raise SpecError(f"training.{name}: {text}")

@@ -194,9 +194,7 @@ class MultiWorkerMirrored(Strategy):
         start = beginnings.start(
             problem.asked(beginnings.number, plan, cut, sync=True), plan, problem, resumes=resumes
         )
-        # Between hosts a step is of one batch, also in a run that had backups on one host.
-        sync = hosting.hosts is None or not start.state.dealt.even
-        start = start.going_on(cut, problem.max_steps, sync=sync)
+        start = start.going_on(cut, problem.max_steps, sync=True)
         terms = Entered(
             state=start.state.but(plan=None, model=None),
             leader=self.context.rank,
