@@ -213,18 +213,21 @@ class LeaderElection:
             HasToLeadError: this replica leads.
             HasEndedError: there is nothing to lead any more.
         """
-        everyone = sorted({*self._others, *self.members}, reverse=True)  # the first of them is asked last:
-        there = [rank for rank in everyone if self._is_there(rank)]  # it may just have been started again
+        everyone = sorted({*self._others, *self.members} - {self._own})
+        before = [rank for rank in everyone if rank < self._own]
+        for rank in before:  # many replicas that begin together do not ask all others
+            if self._is_there(rank):
+                return rank
+        there = [rank for rank in everyone if rank > self._own and self._is_there(rank)]
+        if before and self._is_there(before[0]):  # it may just have been started again
+            return before[0]
         if not there and self.is_over():
             raise HasEndedError
-        before = [rank for rank in there if rank < self._own]
-        if not self.members or before:
-            return min(before, default=None)
+        if not self.members:
+            return None
         raise HasToLeadError(set(self.members) - {*there, self._own})
 
     def _is_there(self, rank: int) -> bool:
-        if rank == self._own:
-            return False
         try:
             self._connect(rank, PROBE_S).close()
         except PeerError:
