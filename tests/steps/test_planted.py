@@ -21,12 +21,13 @@ from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
 from dtrain.steps.leader import RoundLeader
 from dtrain.steps.member import HostMemory, RoundMember
-from dtrain.steps.round_parts import RoundParts, RoundRules
+from dtrain.steps.round_parts import NOBODY, RoundParts, RoundRules
 
 FROM = {
     "counts_the_gone_as_agreed": 210,
     "hears_nothing_from_the_memory": 2718,
     "goes_on_without_one_that_may_reduce": 635,
+    "goes_through_all_phases_alone": 2900,
 }
 """The seeds to begin with, where it takes long until one finds a fault."""
 MOST = 400
@@ -54,13 +55,15 @@ def commits_when_one_lane_is_reduced(patch):
 
 def keeps_what_lay_at_a_lost_host(patch):
     before = RoundParts.change_members
-    patch.setattr(RoundParts, "change_members", lambda self, members, lost=(): before(self, members))
+    patch.setattr(
+        RoundParts, "change_members", lambda self, members, lost=(), first=(): before(self, members)
+    )
 
 
 def forgets_what_the_dead_computed(patch):
     """The parts of a member that has ended are not dealt again."""
 
-    def change(self, members, lost=()):
+    def change(self, members, lost=(), first=()):
         self._set_members(members)
 
     patch.setattr(RoundParts, "change_members", change)
@@ -142,7 +145,60 @@ def goes_on_without_one_that_may_reduce(patch):
     patch.setattr(RoundMember, "_lead", lead)
 
 
+def does_not_hear_what_is_carried(patch):
+    patch.setattr(Follower, "known", property(lambda self: self._known))
+
+
+def goes_through_all_phases_alone(patch):
+    """A leader that reduces alone begins again from the first phase, though rows are half carried."""
+    before = RoundLeader._begin_attempt
+
+    def begin(self):
+        began = before(self)
+        attempt = self._attempt
+        if attempt is not None and self._carrying is None and attempt.lanes.keys() == {self._own}:
+            self._attempt = replace(attempt, last=self._rules.phases - 1)
+        return began
+
+    patch.setattr(RoundLeader, "_begin_attempt", begin)
+
+
+def makes_rows_again_that_are_carried(patch):
+    before = RoundLeader._begin_attempt
+
+    def begin(self):
+        began = before(self)
+        if self._attempt is not None and self._carrying is not None:
+            self._attempt = replace(self._attempt, first=0, last=0)
+        return began
+
+    patch.setattr(RoundLeader, "_begin_attempt", begin)
+
+
+def makes_a_carried_round_of_other_parts(patch):
+    """What was complete at a host that is lost is computed again, though its rows may be in the tables."""
+    before = RoundParts.change_members
+    patch.setattr(
+        RoundParts, "change_members", lambda self, members, lost=(), first=(): before(self, members, lost)
+    )
+
+
+def gives_away_what_is_still_written(patch):
+    """A member that computes a part which is no longer due shares its place with another one."""
+
+    def places(self):
+        used = {deal.place: NOBODY for due in self.due.values() for deal in due}
+        return used | {done.place: NOBODY for done in self.complete.values()}
+
+    patch.setattr(RoundParts, "_places_by_member", places)
+
+
 PLANTED = [
+    (does_not_hear_what_is_carried, ["deaths_among_rows"]),
+    (goes_through_all_phases_alone, ["deaths_among_rows"]),
+    (makes_rows_again_that_are_carried, ["deaths_among_rows"]),
+    (makes_a_carried_round_of_other_parts, ["backups_among_rows"]),
+    (gives_away_what_is_still_written, ["backups_that_stand_still", "values_that_are_assigned"]),
     (gives_away_what_silent_members_write_to, ["backups_that_stand_still"]),
     (hears_nothing_from_the_memory, ["backups_that_stand_still"]),
     (goes_on_without_one_that_may_reduce, ["backups_that_stand_still"]),

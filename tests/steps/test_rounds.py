@@ -79,6 +79,39 @@ def deaths(seed):
     counted(net)
 
 
+def deaths_among_rows(seed):
+    """As `deaths`, where a table is there once: rows that are half carried are carried, and none twice."""
+    random = Random(seed)
+    one_host = random.random() < 0.4
+    net, random = made(seed, 2 * STEPS, hosts=lone_hosts(random) if one_host else None, rows=True)
+    for number in random.sample(list(net.processes), random.randrange(len(net.processes))):
+        act = random.choice((net.kill, lambda each: setattr(net.processes[each], "doomed", True)))
+        net.later(random.uniform(0, 0.6), act, number)
+        if random.random() < 0.3:
+            seat = net.seats[number]
+            net.later(random.uniform(0.1, 0.9), net.start_again, seat.rank, seat.host)
+    net.run(0.9)
+    run_on(net, 60.0)
+    finished(net, [each for each in alive(net) if not each.left_behind])
+    counted(net)
+
+
+def backups_among_rows(seed):
+    """The same with backups, some of which are slow."""
+    random = Random(seed)
+    total = random.randrange(3, 7)
+    hosts = [list(range(total))] if random.random() < 0.5 else [[0], list(range(1, total))]
+    net, random = made(seed, 2 * STEPS, hosts=hosts, backups=random.randrange(1, total - 1), rows=True)
+    for rank in random.sample(range(total), random.randrange(total)):
+        net.slow[rank] = random.choice((3, 20))
+    for number in random.sample(list(net.processes), random.randrange(total)):
+        net.later(random.uniform(0, 0.6), setattr, net.processes[number], "doomed", True)
+    net.run(0.7)
+    run_on(net, 60.0)
+    finished(net, [each for each in alive(net) if not each.left_behind])
+    net.conclude()
+
+
 def deaths_on_one_host(seed):
     """As `deaths`, without leases: nobody waits for anything but what others do."""
     net, random = made(seed, hosts=lone_hosts(Random(seed)))
@@ -266,7 +299,8 @@ def anything(seed):
     backup = Random(seed).random() < 0.3
     hosts = hosts_of(Random(seed + 1), 5)
     total = sum(map(len, hosts))
-    net, random = made(seed, 2 * STEPS, hosts=hosts, backups=int(backup and total > 2))
+    rows = Random(seed + 2).random() < 0.3
+    net, random = made(seed, 2 * STEPS, hosts=hosts, backups=int(backup and total > 2), rows=rows)
     net.ends = random.random() < 0.7
     names = sorted({seat.host for seat in net.seats.values()})
     for _ in range(random.randrange(1, 6)):
@@ -375,6 +409,8 @@ def test_five_hundred_members_make_steps_and_lose_some():
 SCENES = [
     deaths,
     deaths_on_one_host,
+    deaths_among_rows,
+    backups_among_rows,
     deaths_and_newcomers,
     backups,
     backups_that_stand_still,

@@ -57,11 +57,22 @@ def after(values, parts):
     return values - np.float32(0.1) * (total / np.float32(len(parts)))
 
 
-class Memory:
-    """What the processes of one host share: two sides of values, and complete gradients by their places."""
+def moved(table, parts):
+    """The rows of a table after these parts: what is done twice shows."""
+    for part in parts:
+        table = table * np.float32(1 + 0.01 * (part % 5)) + np.float32(1 / (1 + part))
+    return table
 
-    def __init__(self, name, side, values):
+
+class Memory:
+    """What the processes of one host share: two sides of values, complete gradients by their places; a table that is there
+    once, new rows beside it, the means over hosts, and the note of what makes a round.
+    """
+
+    def __init__(self, name, side, values, table=FIRST):
         self.name, self.newest = name, side
+        self.table, self.rows = table.copy(), np.full(ELEMENTS, np.nan, np.float32)
+        self.means, self.note = np.full(ELEMENTS, np.nan, np.float32), (-1, None)
         self.sides = {side % 2: values.copy(), (side + 1) % 2: np.full(ELEMENTS, np.nan, np.float32)}
         self.gradients, self.writers = {}, {}
         self.leader = self.standing = self.writer = None
@@ -113,6 +124,7 @@ class Process:
         self.version, self.live = known.version, -1
         self.ordered = None
         self.member = RoundMember(seat.number, known, net.rules, net.lease_s, net.now, **begin)
+        self.member.find_carrying(lambda round_: memory.note[1] if memory.note[0] == round_ else None)
         if net.rules.passes_silent:
             about = partial(memory.take_lead, self), lambda: memory.standing, partial(memory.write, self)
             self.member.share(HostMemory(*about))
@@ -218,31 +230,65 @@ class Process:
 
 
 class Lanes:
-    """One attempt at the lanes of one process."""
+    """One attempt at the lanes of one process, phase by phase."""
 
     def __init__(self, process, round_, attempt):
         self.process, self.round, self.attempt = process, round_, attempt
-        self.left = 0
+        self.left = self.phase = 0
 
     def begin(self):
         process, net, attempt = self.process, self.process.net, self.attempt
-        made, memory = attempt.made, process.memory
+        if attempt.made.values:
+            beside = process.memory.beside(process.side)
+            for lane in attempt.lanes[process.number]:
+                span = slices(ELEMENTS, attempt.count)[lane]
+                self.left += 1
+                assigned = net.assigned[self.round][span.start : span.stop]
+                net.later(0.001, self.write, lane, span, [(beside, assigned)])
+            self.phase = attempt.last
+            return
+        self.begin_phase(attempt.first)
+
+    def begin_phase(self, number):
+        """Take all lanes through a phase. On one host there is none that makes means."""
+        process, attempt = self.process, self.attempt
+        self.phase = number
+        memory, made = process.memory, attempt.made
         beside, now = memory.beside(process.side), memory.at(process.side)
-        for lane in attempt.lanes[process.number]:
+        hosts = sorted({process.host_of(each) for each in attempt.lanes})
+        phase = process.net.phases[number]
+        lanes = attempt.lanes[process.number]
+        self.left = len(lanes)
+        for lane in lanes:
             span = slices(ELEMENTS, attempt.count)[lane]
-            self.left += 1
-            if made.values:
-                net.later(
-                    0.001, self.write, lane, span, net.assigned[self.round][span.start : span.stop], beside
-                )
-                continue
-            holders = {process.host_of(number) for number in attempt.lanes}
-            if len(holders) == 1:
-                mean = self.mean_of(made, span)
-                values = now[span.start : span.stop] - np.float32(0.1) * mean
-                self.torn(lane, span, values, beside)
+            own = slice(span.start, span.stop)
+            if phase == "means" or (phase == "all" and len(hosts) > 1):
+                Exchange(self, lane, span, hosts).go_on_all()
+            elif phase == "rows":
+                self.torn(lane, span, [(memory.rows, moved(memory.table[own], [d.part for d in made.parts]))])
+            elif phase == "note":
+                if lane == 0:
+                    memory.note = self.round, made
+                process.net.later(0.0, self.through, lane)
             else:
-                Exchange(self, lane, span, sorted(holders)).go_on_all()
+                mean = memory.means[own] if "means" in process.net.phases else self.mean_of(made, span)
+                writes = [(beside, now[own] - np.float32(0.1) * mean)]
+                if phase == "update":
+                    writes.append((memory.table, memory.rows[own].copy()))
+                self.torn(lane, span, writes)
+
+    def through(self, lane):
+        process = self.process
+        if process.net.waits(process, self.through, lane) or process.dead or process.lanes is not self:
+            return
+        self.left -= 1
+        if self.left:
+            return
+        if self.phase < self.attempt.last:
+            self.begin_phase(self.phase + 1)
+            return
+        process.member.reduced(self.attempt.number, self.attempt.last + 1)
+        process.wake()
 
     def mean_of(self, made, span):
         held = [self.process.memory.gradient_of(done) for done in made.parts]
@@ -251,24 +297,23 @@ class Lanes:
             total = total + each[span.start : span.stop]
         return total / np.float32(made.divisor)
 
-    def torn(self, lane, span, values, beside):
+    def torn(self, lane, span, writes):
         """Write half of a lane, and the other half later: the process may end in between."""
-        half = len(values) // 2
-        beside[span.start : span.start + half] = values[:half]
+        half = (span.stop - span.start) // 2
+        for array, values in writes:
+            array[span.start : span.start + half] = values[:half]
         later = self.process.net.random.choice((0.0, 0.002, 0.02))
-        self.process.net.later(later, self.write, lane, span, values, beside)
+        self.process.net.later(later, self.write, lane, span, writes)
 
-    def write(self, lane, span, values, beside):
+    def write(self, lane, span, writes):
         process = self.process
-        if process.net.waits(process, self.write, lane, span, values, beside):
+        if process.net.waits(process, self.write, lane, span, writes):
             return
         if process.dead or process.lanes is not self:
             return
-        beside[span.start : span.stop] = values
-        self.left -= 1
-        if not self.left:
-            process.member.reduced(self.attempt.number)
-            process.wake()
+        for array, values in writes:
+            array[span.start : span.stop] = values
+        self.through(lane)
 
 
 class Exchange:
@@ -341,10 +386,13 @@ class Exchange:
         if self.running or self.process.lanes is not self.lanes:
             return
         memory, span = self.process.memory, self.span
-        values = memory.at(self.process.side)[span.start : span.stop]
         mean = self.mean[span.start : span.stop]
         self.running = {-1: None}  # once
-        self.lanes.torn(self.lane, span, values - np.float32(0.1) * mean, memory.beside(self.process.side))
+        if self.process.net.rows:
+            self.lanes.torn(self.lane, span, [(memory.means, mean)])
+            return
+        values = memory.at(self.process.side)[span.start : span.stop] - np.float32(0.1) * mean
+        self.lanes.torn(self.lane, span, [(memory.beside(self.process.side), values)])
 
     def silent(self, at, step):
         if self.process.net.waits(self.process, self.silent, at, step):
@@ -369,6 +417,7 @@ class Net:
         retry=False,
         trains=None,
         passes_silent=False,
+        rows=False,
     ):
         self.random = Random(seed)
         self.schedule, self.steps, self.needed = schedule, steps, needed
@@ -377,7 +426,10 @@ class Net:
         training = [rank for rank in ranks if trains is None or trains(rank)]
         self.parts, self.backups = len(training) - backups, backups
         self.lease_s = LEASE_S if len(hosts) > 1 or passes_silent else float("inf")
-        self.silent_s = SILENT_S
+        self.silent_s, self.rows = SILENT_S, rows
+        self.phases = ["rows", "note", "update"] if rows else ["all"]
+        if rows and len(hosts) > 1:
+            self.phases.insert(0, "means")
         self.rules = RoundRules(
             replicas=len(training),
             max_steps=steps,
@@ -385,6 +437,8 @@ class Net:
             retry=retry,
             shares=shares,
             passes_silent=passes_silent,
+            phases=len(self.phases),
+            carries=rows,
         )
         self.cut, self.broken = set(), set()
         self.slow = {}
@@ -472,6 +526,10 @@ class Net:
         memory = process.memory
         if (made.void and not made.values) or memory.newest > process.side:
             return  # others of its host have gone on from there
+        if self.rows:
+            assert memory.table.tobytes() == after_round.table.tobytes(), (
+                f"rows of round {round_}: {process.seat.task}"
+            )
         found = memory.at(process.side)
         if self.schedule is ordered_chain or self.one_host:
             assert found.tobytes() == after_round.values.tobytes(), (
@@ -614,7 +672,11 @@ class Net:
         if seat.number in self.seats:
             return
         self.seats[seat.number] = seat
-        made = None if mates else Memory(seat.host, told.side, leader.memory.at(leader.side).copy())
+        made = (
+            None
+            if mates
+            else Memory(seat.host, told.side, leader.memory.at(leader.side).copy(), leader.memory.table)
+        )
         told_s = self.delay(leader.number, seat.number)
         self.later(told_s, self.come_in, leader, seat, told, made, mates, leader.history)
 
@@ -684,9 +746,9 @@ class History:
         assert before is None or not before.counted & set(parts), (
             f"counted twice: {before.counted & set(parts)}"
         )
-        self.values = FIRST if before is None else before.values
+        self.values, self.table = (FIRST, FIRST) if before is None else (before.values, before.table)
         if parts:
-            self.values = after(self.values, parts)
+            self.values, self.table = after(self.values, parts), moved(self.table, parts)
         elif made is not None and made.values:
             self.values = assigned
 

@@ -21,7 +21,7 @@ From what each member reports it makes what each member is told (docs/design/ste
    asks to take part meanwhile, it is void. A round whose parts are dealt is finished by those who are left.
 """
 
-from collections.abc import Collection, Iterable, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 
 import msgspec
 
@@ -147,6 +147,10 @@ class RoundLeader:
             self._silent.add(number)
             self._dirty |= self._members.keys()
             self._go_on()
+
+    def know(self, seats: Mapping[int, MemberSeat]) -> None:
+        """Note who has been a member: a round that is carried may have parts of those who have ended."""
+        self._seats |= seats
 
     def admit(self, seat: MemberSeat) -> None:
         """Let another process take part, from a round on that begins later; its number is not known yet."""
@@ -343,7 +347,8 @@ class RoundLeader:
             del self._members[number]
         self._change_membership()
         here = {seat.host for number, seat in self._members.items() if number not in self._new}
-        self._parts.change_members(self._members, {self._seats[number].host for number in lost} - here)
+        first = () if self._carrying is None else self._carrying.parts
+        self._parts.change_members(self._members, {self._seats[number].host for number in lost} - here, first)
         self._abandon()
         return True
 
@@ -447,14 +452,16 @@ class RoundLeader:
             self._lanes = lanes
         self._tried = True
         last = self._rules.phases - 1
-        first = last - 1 if self._carrying is not None else 0
+        first, alone = (last - 1 if self._carrying is not None else 0), lanes.keys() == {self._own}
+        # Alone it goes through all phases at once, but for those that nothing may begin again.
+        until = first if not alone or self._carrying is not None else last - 2 * self._rules.carries
         self._attempt = ReduceAttempt(
             number=self._number,
             made=made,
             lanes=lanes,
             count=self._count,
             first=first,
-            last=last if made.void or lanes.keys() == {self._own} else first,
+            last=last if made.void else until,
             written=written,
         )
         self._dirty |= lanes.keys()

@@ -434,6 +434,7 @@ class RoundMember:
         newest = max(report.term, 0 if found is None else found.term)
         term, membership = next_term(newest, self.number), report.membership
         self._leading = RoundLeader(self.number, term, known, membership, self.leader, self._rules, found)
+        self._leading.know(self._seats)
         for number in self._gone:
             self._lose(number)
         for number in self.members:

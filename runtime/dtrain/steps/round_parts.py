@@ -84,14 +84,21 @@ class RoundParts:
         ranks = frozenset(seat.rank for seat in seats if seat.trains)
         self.live = frozenset([min(ranks)]) if self._rules.alone and ranks else ranks
 
-    def change_members(self, members: Collection[int], lost_hosts: Collection[str] = ()) -> None:
-        """Go on with these members; what was complete at a host that is lost is computed again."""
+    def change_members(
+        self,
+        members: Collection[int],
+        lost_hosts: Collection[str] = (),
+        first: Collection[CompletePart] = (),
+    ) -> None:
+        """Go on with these members; what was complete at a host that is lost is computed again, but for the
+        parts `first`, of which the round is made.
+        """
         self._set_members(members)
         self.due = {number: due for number, due in self.due.items() if number in members}
         self.dropped = {number: deals for number, deals in self.dropped.items() if number in members}
         kept = [done for done in self.complete.values() if self._host_of(done) not in lost_hosts]
         if len(kept) < len(self.complete):
-            self.rebuild(kept)
+            self.rebuild([*first, *kept])
         elif self._machine.decision.live != self.live:
             self._machine.change_members(self.live)
 
