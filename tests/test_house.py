@@ -430,8 +430,9 @@ FOR_ALL = {RUNTIME / name for name in ("formats/bounded_reading.py", "process/ac
 """What opens, decompresses and accepts for all readers."""
 
 
-def test_the_page_of_trust_names_files_that_exist_and_every_reader_of_bytes_from_outside():
-    page = (ROOT / "docs" / "design" / "trust.md").read_text()
+def test_the_pages_of_trust_and_limits_name_files_that_exist_and_every_reader_of_bytes_from_outside():
+    pages = (ROOT / "docs" / name for name in ("design/trust.md", "reference/limits.md"))
+    page = "".join(each.read_text() for each in pages)
     named = set(re.findall(r"`([\w/]+\.py)`", page))
     paths = {
         name: ROOT / name if name.startswith(("cli/", "benchmarks/", "tests/")) else RUNTIME / name
