@@ -18,6 +18,7 @@ from dtrain.config import (
     NetworkSection,
     RestartSection,
     SecuritySection,
+    ServerSection,
     SimulateSection,
     SlurmSection,
     TrainingSettings,
@@ -27,6 +28,7 @@ from dtrain.config import (
 )
 from dtrain.config.plain_data import keys_of
 from dtrain.config.targets import ServerNodesSection
+from dtrain.config.training_section import KINDS
 from dtrain_cli.main import cli
 
 DOCS = ROOT / "docs"
@@ -56,11 +58,10 @@ def text_of(page: str) -> str:
 def test_the_protocol_has_every_rule_under_its_anchor_with_its_keepers_and_tests():
     assert set(RULES) <= anchors(DOCS / "design" / "protocol.md")
     for section in text_of("design/protocol.md").split("\n## ")[1:]:
-        heading = section.partition("\n")[0]
-        if heading != "Numbers in older text":
-            flat = " ".join(section.split())
-            assert "**Kept by** `" in flat or "**Kept by** " in flat, heading
-            assert re.search(r"\*\*Held by\*\* `tests/", flat), heading
+        heading, *_, kept = section.strip().split("\n")
+        assert re.fullmatch(
+            r"`[a-z_/]+\.py`(, `[a-z_/]+\.py`)*; `tests/[a-z_/]+\.py`(, `tests/[a-z_/]+\.py`)*", kept
+        ), heading
 
 
 def test_every_test_that_the_protocol_names_exists():
@@ -69,6 +70,7 @@ def test_every_test_that_the_protocol_names_exists():
 
 
 ARCHITECTURE = text_of("design/architecture.md")
+STEPS = text_of("design/steps.md")
 
 
 def test_every_file_that_the_architecture_names_exists():
@@ -85,11 +87,22 @@ def test_every_room_is_on_a_floor_of_the_architecture():
 
 
 @pytest.mark.parametrize("heading", ["A step", "A death"])
-def test_the_sequences_of_the_architecture_send_messages_that_exist(heading):
-    drawn = ARCHITECTURE.partition(f"\n## {heading}\n")[2].partition("```\n")[2].partition("```")[0]
-    sent = set(re.findall(r"\b[A-Z][a-z]+\b", drawn))
-    assert len(sent) >= 3
+def test_the_sequences_of_steps_send_messages_that_exist(heading):
+    drawn = STEPS.partition(f"\n## {heading}\n")[2].partition("\n## ")[0].split("```\n")[1::2]
+    sent = set(re.findall(r"\b[A-Z][a-z]+(?:[A-Z][a-z]+)*\b", "".join(drawn)))
+    assert len(sent) >= 2
     assert not {each for each in sent if not hasattr(messages, each)}
+
+
+def test_who_dies_is_said_for_every_strategy():
+    table = STEPS.partition("\n## Who dies, and what happens\n")[2].partition("\n## ")[0]
+    said = ", ".join(line.split(" | ")[1] for line in table.splitlines() if line.startswith("| "))
+    kinds = [kind() for kind in KINDS]
+    names = {
+        f"servers, {kind.updates}" if isinstance(kind, ServerSection) else kind.strategy for kind in kinds
+    }
+    names |= {"servers, backups", "servers, local steps", "one host", "hosts", "coordinator"}
+    assert not {name for name in names if name not in said}
 
 
 SECTIONS = [

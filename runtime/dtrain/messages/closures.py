@@ -1,5 +1,5 @@
 """Messages of a coordinator program: closures between the coordinator and its workers, and the variables that
-closures read and change on the servers (docs/design/coordinator.md).
+closures read and change on the servers (docs/design/protocol.md#closures).
 
     worker -> coordinator   TakeClosure, with the session 0 at first / Attended: the session; then
                             TakeClosure / Closure, one pair a closure; a Refusal of kind `ended` is the end

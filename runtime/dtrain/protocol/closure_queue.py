@@ -1,6 +1,6 @@
 """The queue of a coordinator's closures: which one a worker runs next, and what came of each. Pure.
 
-The rule *Closures* (docs/design/coordinator.md#the-queue):
+The rule *Closures* (docs/design/protocol.md#closures):
 
 1. Closures are handed out in the order in which they were scheduled, each to one worker.
 2. A worker that is lost gives its closure back, which is then the next one that is handed out. The first

@@ -1,6 +1,6 @@
 """The variables of a program with a coordinator, on one server: values, slots, operations, answers. Machine.
 
-Pure. The rule *Effectively once* (docs/design/coordinator.md#effectively-once): a closure whose worker dies
+Pure. The rule *Effectively once* (docs/design/protocol.md#closures): a closure whose worker dies
 runs again elsewhere and makes the same changes in the same order. A server counts the changes of every
 closure that has not ended; one that it has made already it answers with the result of the first time.
 """
