@@ -26,6 +26,8 @@ MAX_FUNCTION_LINES = 80
 MAX_PARAMETERS = 8
 MAX_SPARE = 0.03
 """How much a budget may be above what its files have."""
+MAX_DESIGN_BYTES, MAX_PAGE_BYTES = 60_000, 14_000
+"""How long the pages of docs/design may be: all together, and each."""
 GIVEN_TWICE = {
     *("Adadelta", "Adagrad", "Adam", "Adamax", "Ftrl", "Nadam", "RMSprop", "SGD", "Hinge", "SquaredHinge"),
     *("BinaryCrossentropy", "CategoricalCrossentropy", "SparseCategoricalCrossentropy", "KLDivergence"),
@@ -387,8 +389,15 @@ def measured(tree: Tree, paths: Mapping[str, str]) -> dict[str, int]:
 def budgets(page: str) -> tuple[dict[str, int], dict[str, str]]:
     """Return the budget of each capability, and the capability of each path, as the page's table has them."""
     rows = ROW.findall(page)
-    paths = {path: name for name, cell, _, _ in rows for path in re.findall(r"`([\w./]+)`", cell)}
+    paths = {_whole(path): name for name, cell, _, _ in rows for path in re.findall(r"`([\w./]+)`", cell)}
     return {name: int(number.replace(",", "")) for name, _, number, _ in rows}, paths
+
+
+def _whole(path: str) -> str:
+    """Return the path from the root of the repository of one that stands in the table."""
+    first, _, rest = path.partition("/")
+    package = {"runtime": PACKAGES[0], "cli": PACKAGES[1]}.get(first)
+    return f"{PACKAGES[0]}/{path}" if package is None else f"{package}/{rest}".rstrip("/")
 
 
 def lowered(page: str, found: Mapping[str, int]) -> str:

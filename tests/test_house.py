@@ -265,6 +265,12 @@ def test_no_capability_has_more_code_than_its_budget_nor_a_budget_that_it_does_n
     assert house_rules.lowered(page, found) == page, "run python tests/house_rules.py, which lowers budgets"
 
 
+def test_the_pages_of_design_can_be_held_in_the_head():
+    sizes = {page.name: len(page.read_bytes()) for page in house_rules.BUDGET.parent.rglob("*.md")}
+    assert sum(sizes.values()) <= house_rules.MAX_DESIGN_BYTES, sizes
+    assert max(sizes.values()) <= house_rules.MAX_PAGE_BYTES, sizes
+
+
 @for_each(FILES)
 def test_grpc_is_imported_in_wire_alone(path):
     if not path.is_relative_to(RUNTIME / "wire"):
