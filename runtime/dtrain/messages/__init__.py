@@ -12,19 +12,20 @@ The life of a run, in messages:
                                  connection; the server refuses or lets in
     leader     -> every server   Initialise (plan, optimizer, values), answered by Initialised; again, in a
                                  new *term*, when a server died
-    new worker -> any server     Join / Place, where it is to become a task of a run that trains
+    new worker -> any server     Join / JoinPlace, where it is to become a task of a run that trains
     leader     -> every server   Load / Loaded: rows of tables, to be drawn or as they come, before the term
                                  begins
     replica    -> every server   Pull until initialised; then Push / Reply, one pair a step and server
-    any task   -> every server   Lookup / Rows: the rows of a table that a batch needs
+    any task   -> every server   LookupRows / Rows: the rows of a table that a batch needs
     ps:i       -> ps:0           Complete;  ps:0 -> ps:i  Release, Commit
     leader     -> ps:0           Record / Recorded: the numbers of epochs that have ended
     every task -> ps:0           Heartbeat / HeartbeatReply each second, beside the tensors
     leader     -> every server   Mark / Marked (async), Snapshot / SnapshotReply, SnapshotRows / Rows, for a
                                  checkpoint
     leader     -> every server   Farewell / Farewell at the end
-    replica    -> leader         Enter / Entered, without servers; then replicas share memory and say no more
-    replica    -> every member   Bell / Bell, of one that comes later
+    replica    -> leader         Enter / Entered, without servers
+    replica    -> every member   Doorbell / Doorbell, of one that comes later
+    leader     -> member         Told; member -> leader  MemberReport: the rounds of replicas without servers
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers or values, an end
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again
                                  for this generation

@@ -5,9 +5,8 @@ each task adds up all of them. Of large arrays each task adds up one slice, whic
 sends them the sum. A stream that ends, ends the call of all others with an error that names its task, and all
 later calls.
 
-What the parts that are computed at a host give to calls within a step goes to the host that leads, and from
-there to all others, where it lies in the same place of their memory. It is kept for the step after it as
-well: no host is further behind.
+What a part gives to calls within a step goes from the member that computes it to one member of each other
+host, which writes it into the memory of that host (`roles.collective.over_hosts`).
 """
 
 import time
