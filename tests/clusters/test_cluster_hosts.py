@@ -130,9 +130,13 @@ def test_every_other_synchronous_strategy_has_the_bits_of_one_host_too(tmp_path,
     assert found == dict.fromkeys(OTHERS, calm)
 
 
-@pytest.mark.parametrize("layout", [(0, 0, 1), (0, 1, 2)], ids=["two hosts", "three hosts"])
-def test_bits_are_those_of_one_host(over_hosts, calm, layout):
-    run = over_hosts(*layout)
+@pytest.mark.parametrize(
+    ("layout", "settings"),
+    [((0, 0, 1), {}), ((0, 1, 2), {}), ((0, 0, 1, 1), {"chief_trains": False})],
+    ids=["two hosts", "three hosts", "a chief that only leads"],
+)
+def test_bits_are_those_of_one_host(over_hosts, calm, layout, settings):
+    run = over_hosts(*layout, **settings)
     run.start_all()
     assert as_calm(run.told(*run.tasks), run.folders["chief:0"]) == calm
 

@@ -155,3 +155,22 @@ def test_by_hand_with_tf_config_alone(launcher):
     }
     assert len(told_by) == 1
     assert "serves at 127.0.0.1:" in ended["worker:1"][2]
+
+
+def test_a_chief_that_only_leads_computes_nothing_and_is_followed_by_a_worker_that_trains(launcher):
+    """Bits are those of as many replicas as there are workers, also where the chief dies and comes back."""
+    words = ("--no-evaluator", *BITS, TOLD)
+    alone = launcher.start("--strategy", "mirrored", "--set", "training.replicas=2", *words)
+    leads = ("--strategy", "multi_worker_mirrored", "--workers", "2", "--set", "training.chief_trains=false")
+    calm = launcher.start(*leads, *words)
+    killed = launcher.start(*leads, *words, "--pace_s", "0.05")
+    killed.wait_for(lambda: step_of(killed, "worker:0") >= 3, "3 steps")
+    os.kill(killed.pid("chief:0"), signal.SIGKILL)
+    for launch in (alone, calm, killed):
+        succeeded(launch)
+    for what in ("history", "weights"):
+        expected = told(alone, what, ("chief:0",))
+        assert told(calm, what) == told(killed, what, ("worker:0", "worker:1")) == expected
+    assert tasks_of(report_of(calm.run_dir))["chief:0"]["state"] == "succeeded"
+    computed = {each.parts[-3] for each in (calm.run_dir / "tasks").rglob("seconds-*")}
+    assert {"worker-0", "worker-1"} == computed

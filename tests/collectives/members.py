@@ -28,7 +28,7 @@ from dtrain.state.batch_cut import Dealt
 from dtrain.steps.follower import next_term
 from dtrain.strategies.multi_worker_mirrored import member_training
 from dtrain.strategies.multi_worker_mirrored.member_training import Assembly
-from dtrain.strategies.multi_worker_mirrored.members import MemberEntry
+from dtrain.strategies.multi_worker_mirrored.members import AllReplicas, MemberEntry
 from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
 from dtrain.strategies.multi_worker_mirrored.rendezvous import ledger_of
 from dtrain.strategies.multi_worker_mirrored.step_calls import StepCalls
@@ -178,7 +178,18 @@ def take_part(scene, hosts, rank, here, sockets, meeting, death):
     state = State(store)
     shared = SimpleNamespace(terms=SimpleNamespace(leader=0, state=SimpleNamespace(generation=1)))
     known = Known(members=seats, dealt=Dealt(scene.parts))
-    entry = MemberEntry(shared, links, arena, ledger, log, rank, known, next_term(0, 0), scene.replicas, ways)
+    entry = MemberEntry(
+        shared,
+        links,
+        arena,
+        ledger,
+        log,
+        rank,
+        known,
+        next_term(0, 0),
+        AllReplicas(scene.replicas, str),
+        ways,
+    )
     book = OrderBook(ledger, state, LeaderOrder(0, store.optimizer_config, until=None), 0)
     section = MultiWorkerMirroredSection(weighting=scene.rules.weighting, deterministic=several)
     rules = msgspec.structs.replace(scene.rules, replicas=scene.replicas)

@@ -436,6 +436,7 @@ class Net:
             needed=needed,
             retry=retry,
             shares=shares,
+            idle=frozenset(ranks) - frozenset(training),
             passes_silent=passes_silent,
             phases=len(self.phases),
             carries=rows,
@@ -453,7 +454,7 @@ class Net:
         self._sent_until, self._said_until = defaultdict(float), defaultdict(float)
         self.addresses = count()
         seats = [
-            self.seat(rank, f"host {at}", rank in training, number)
+            self.seat(rank, f"host {at}", number)
             for number, (rank, at) in enumerate(
                 sorted((rank, at) for at, own in enumerate(hosts) for rank in own)
             )
@@ -467,11 +468,9 @@ class Net:
         for process in list(self.processes.values()):
             self.later(self.random.uniform(0, 0.05), process.tick)
 
-    def seat(self, rank, host, trains, number=-1):
+    def seat(self, rank, host, number=-1):
         address = f"at {next(self.addresses)}"
-        return MemberSeat(
-            number=number, rank=rank, task=f"worker:{rank}", host=host, address=address, trains=trains
-        )
+        return MemberSeat(number=number, rank=rank, task=f"worker:{rank}", host=host, address=address)
 
     def host_of(self, number):
         if number not in self.seats:  # let in, and not welcomed yet
@@ -506,7 +505,7 @@ class Net:
         """A round begins with as many replicas as are needed; one that has begun is finished by those who are left."""
         if process.member.round not in self.begun:
             self.begun.add(process.member.round)
-            live = sum(seat.trains for seat in process.member.members.values())
+            live = sum(seat.rank not in self.rules.idle for seat in process.member.members.values())
             assert live >= self.needed, f"round {process.member.round} begins with {live}"
 
     def after(self, before, round_, made):
@@ -657,12 +656,7 @@ class Net:
             return
         for process in there:
             if process.stopped_until <= self.now:
-                trains = any(s.rank == rank and s.trains for s in self.seats.values()) or rank >= len(
-                    self.seats
-                )
-                seat = MemberSeat(
-                    number=-1, rank=rank, task=f"worker:{rank}", host=host, address=address, trains=trains
-                )
+                seat = MemberSeat(number=-1, rank=rank, task=f"worker:{rank}", host=host, address=address)
                 process.member.admit(seat)
                 process.wake()
         self.later(0.3, self.start_again, rank, host, address)

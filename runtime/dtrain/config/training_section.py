@@ -95,6 +95,12 @@ class _EverySection(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind")
         """Whether a step is the mean over its examples, not that of its parts' means."""
         return False
 
+    @property
+    def chief_has_rank(self) -> bool:
+        """Whether the chief is one of those that have ranks: those that train, or that reduce together."""
+        chief_trains: bool = self.chief_trains  # type: ignore[attr-defined]  # every section says it
+        return chief_trains
+
 
 class SingleSection(_EverySection, frozen=True, kw_only=True, tag="single"):
     """One process, without servers."""
@@ -154,13 +160,17 @@ class CentralStorageSection(SynchronousSection, frozen=True, kw_only=True, tag="
 
 
 class MultiWorkerMirroredSection(SynchronousSection, frozen=True, kw_only=True, tag="multi_worker_mirrored"):
-    """Chief and workers are a replica each, and reduce among themselves."""
+    """Chief and workers reduce among themselves. Each is a replica, but for a chief that only leads."""
 
     manner: ClassVar[str] = "its replicas are all chiefs and workers of the cluster, without servers"
-    chief_trains: ClassVar[bool] = True
     strategy: Literal["multi_worker_mirrored"] = "multi_worker_mirrored"
+    chief_trains: bool = True  # the chief is a replica
     too_few: TooFew = TooFew.SHRINK  # what happens when fewer replicas live than a step needs
     too_few_timeout_s: AtLeast0[float] = 60.0  # how long they are waited for first
+
+    @property
+    def chief_has_rank(self) -> bool:
+        return True
 
 
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):

@@ -77,7 +77,7 @@ class ControlPlane:
         self.hosts = self.task == self.cluster.control_host
         self.book = AddressBook(self.cluster)
         self.roster = Roster(
-            self.hosts, self.cluster, self.training.chief_trains, self.now, self.evaluators, self.wait
+            self.hosts, self.cluster, self.training.chief_has_rank, self.now, self.evaluators, self.wait
         )
 
     def take_over(self) -> None:
@@ -127,9 +127,9 @@ class ControlPlane:
         host = self.task.index if self.task.role is Role.PS else 0  # the part of the variables that it holds
         state = message.state
         leader = (
-            self.cluster.rank(self.cluster.leader, training.chief_trains) if self.cluster.leader else None
+            self.cluster.rank(self.cluster.leader, training.chief_has_rank) if self.cluster.leader else None
         )
-        ranks = frozenset([0] if state.alone else range(len(self.cluster.replicas(training.chief_trains))))
+        ranks = frozenset([0] if state.alone else range(len(self.cluster.replicas(training.chief_has_rank))))
         dealer = _dealer(state.dealt, training, len(ranks))
         tally = Tally.of(state)
         servers = max(1, self.cluster.count(Role.PS))  # parts that hold arrays
@@ -179,7 +179,7 @@ class ControlPlane:
         self.progress = progress
         self.training = training
         self._recorded = (0, 0)
-        self.roster.rank(training.chief_trains)
+        self.roster.rank(training.chief_has_rank)
         return [*self.learned.passed(progress.generation), *self._members_changed(now)]
 
     def give_up(self) -> None:

@@ -20,7 +20,6 @@ class MemberSeat(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
         number: no other process of the run has had it.
         host: members of one host share memory.
         address: where it listens for other members.
-        trains: whether it computes parts.
     """
 
     number: int
@@ -28,7 +27,6 @@ class MemberSeat(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only
     task: str
     host: str = ""
     address: str = ""
-    trains: bool = True
 
 
 class Deal(NamedTuple):

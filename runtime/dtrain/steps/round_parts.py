@@ -23,6 +23,7 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
         needed: so many replicas must live for a round to begin; 0: any number.
         retry: whether a part that came too late is computed again.
         alone: whether the live replica of the lowest rank computes every part.
+        idle: the ranks of members that compute no parts.
         shares: whether the model is so large that several members of a host reduce it.
         phases: how many phases a lane goes through, one after another, where others wait for each.
         carries: whether the last phase changes values that are there once. It may be done again, and so may
@@ -36,6 +37,7 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
     needed: int = 0
     retry: bool = False
     alone: bool = False
+    idle: frozenset[int] = frozenset()
     shares: bool = False
     phases: int = 1
     carries: bool = False
@@ -81,7 +83,7 @@ class RoundParts:
     def _set_members(self, members: Collection[int]) -> None:
         self._members = tuple(members)
         seats = [self._seats[number] for number in self._members]
-        ranks = frozenset(seat.rank for seat in seats if seat.trains)
+        ranks = frozenset(seat.rank for seat in seats) - self._rules.idle
         self.live = frozenset([min(ranks)]) if self._rules.alone and ranks else ranks
 
     def change_members(
@@ -214,12 +216,13 @@ class RoundParts:
         """Deal all parts of a batch, or with backups one to each replica that computes none; return the
         members that have been dealt some.
         """
-        machine = self._machine
+        machine, rules = self._machine, self._rules
         found: set[int] = set()
         used = self._places_by_member()
         for number in self._members if numbers is None else numbers:
             seat, due = self._seats[number], self.due.setdefault(number, {})
-            while seat.trains and not self.passes_over and (self.whole or all(due.values())):
+            trains = seat.rank not in rules.idle
+            while trains and not self.passes_over and (self.whole or all(due.values())):
                 place = self._free_place(number, used)
                 part = NO_PART if place is None else machine.next_part(seat.rank)
                 if place is None or part == NO_PART:

@@ -61,7 +61,7 @@ class ClusterTask:
         """
         self.assignment = assignment
         task, cluster = assignment.task, assignment.cluster
-        rank = cluster.rank(task, training.chief_trains)
+        rank = cluster.rank(task, training.chief_has_rank)
         is_leader = task == cluster.leader
         has_evaluator = assignment.spec.cluster.count(Role.EVALUATOR) > 0
         may_lead = isinstance(training, MultiWorkerMirroredSection) and rank is not None

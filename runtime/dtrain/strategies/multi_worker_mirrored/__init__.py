@@ -5,9 +5,10 @@
     hosting         the service of every task: the control plane, and the place where replicas meet
     rendezvous      how a call of `fit` begins: the leader gathers the others, and they share memory
     hosts           the ways to replicas of other hosts
-    assembly        puts one call of `fit` together:
+    members         how the members of a call of `fit` begin together, and how one comes later
+    member_training puts one call of `fit` together:
     training, step_calls, orders            and its parts
     custom_loops    loops of one's own in the place of `fit`
 
-The steps are `roles.collective.driver`'s; the rules are in docs/design/collectives.md.
+The steps are `roles.collective.member_driver`'s; the rules are in docs/design/steps.md.
 """

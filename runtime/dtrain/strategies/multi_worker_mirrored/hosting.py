@@ -25,8 +25,8 @@ class Hosting(ControlHosting):
         super().__init__(task, section)
         assignment, cluster = task.assignment, task.assignment.cluster
         self.control.control.admission = admission_by(assignment)
-        self.meeting = Meeting(lambda sender: cluster.rank(sender, section.chief_trains))
-        self.loops = Meeting(lambda sender: cluster.rank(sender, section.chief_trains))
+        self.meeting = Meeting(lambda sender: cluster.rank(sender))
+        self.loops = Meeting(lambda sender: cluster.rank(sender))
         self.hosts: HostWays | None = None
         self.serve(SideBySide(self.control, Meetings(self.meeting, self.loops), [*TAKEN, Join]))
         if not self.on_this_host:

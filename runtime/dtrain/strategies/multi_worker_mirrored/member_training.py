@@ -55,7 +55,7 @@ def make_member_training(
     """Return this member's part; the arguments are as of `ReplicaTraining`."""
     begun, arena, known = start.state, entry.arena, entry.known
     store = arena.store(begun.optimizer, begun.lineage.origin, begun.max_steps, known.side)
-    rules = rules_of(section, entry.replicas, alone=begun.alone)
+    rules = rules_of(section, entry.replicas.number, alone=begun.alone)
     whole = not begun.dealt.even
     state = SharedFitHolder(start, store, PartDealer.of(begun.dealt, whole=whole), nullcontext())
     state.global_step = known.version
@@ -113,11 +113,13 @@ class Assembly(NamedTuple):
         entry, known, told, rules = self.entry, self.entry.known, self.entry.told, self.rules
         parts, max_steps = known.dealt.parts, self.store.max_steps
         assert max_steps is not None, "a call of fit has a last step"
+        idle = entry.replicas.idle  # with a chief that only leads one replica at least has to live
         round_rules = RoundRules(
             replicas=rules.replicas or parts,
             max_steps=max_steps,
             until=self.book.order.until,
-            needed=0 if rules.too_few == TooFew.SHRINK else rules.needed(parts, parts),
+            needed=len(idle) if rules.too_few == TooFew.SHRINK else rules.needed(parts, parts),
+            idle=idle,
             retry=self.section.repeats_late,
             alone=rules.alone,
             shares=entry.arena.shape.values_nbytes >= SHARES_BYTES,

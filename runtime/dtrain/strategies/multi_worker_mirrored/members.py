@@ -55,10 +55,11 @@ _LOOK_S = 0.1
 
 
 class AllReplicas(NamedTuple):
-    """The replicas of a run: how many train at the start, and their tasks by rank."""
+    """The replicas of a run: how many train at the start, tasks by rank, and the ranks that only lead."""
 
     number: int
     name_of: Callable[[int], str]
+    idle: frozenset[int] = frozenset()
 
 
 class MemberEntry(msgspec.Struct, frozen=True):
@@ -66,7 +67,6 @@ class MemberEntry(msgspec.Struct, frozen=True):
 
     Attributes:
         shared: what the meeting keeps for those that come later.
-        replicas: how many train at the start.
         number: of this member.
         known: what it begins from.
         hosts: the ways to other hosts; None where all share memory.
@@ -81,7 +81,7 @@ class MemberEntry(msgspec.Struct, frozen=True):
     number: int
     known: Known
     term: int
-    replicas: int
+    replicas: AllReplicas
     hosts: HostWays | None = None
     told: Told | None = None
 
@@ -195,14 +195,14 @@ def _among(
     known = Known(members=seats, version=state.version, side=state.version, dealt=state.dealt)
     links = MemberLinks({numbers[other]: each for other, each in sockets.items()}, Locks(memory.copies[0]))
     term = next_term(0, numbers[terms.leader])
-    return _entry(links, memory, terms, replicas.number, hosts, number=numbers[rank], known=known, term=term)
+    return _entry(links, memory, terms, replicas, hosts, number=numbers[rank], known=known, term=term)
 
 
 def _entry(
     links: MemberLinks,
     memory: _Here,
     terms: Entered,
-    replicas: int,
+    replicas: AllReplicas,
     hosts: HostWays | None,
     **begun: Any,
 ) -> MemberEntry:
@@ -306,7 +306,7 @@ class _Asks(NamedTuple):
         known = Known(
             members=told.members, version=told.version, side=told.side, dealt=told.dealt, made=told.made
         )
-        about = links, memory, terms, self.replicas.number, self.hosts
+        about = links, memory, terms, self.replicas, self.hosts
         entry = _entry(*about, number=number, known=known, term=told.term, told=told)
         self.meeting.store(entry.shared)
         return entry

@@ -258,7 +258,7 @@ class OtherReplicas:
         self.hosting: Hosting | None = None
         self._task = task
         self._connector = connector
-        self._ranks = frozenset(range(task.context.num_replicas)) - {task.context.rank}
+        self._ranks = frozenset(range(len(task.assignment.cluster.replicas()))) - {task.context.rank}
 
     def name_of(self, rank: int) -> str:
         return str(task_of(self._task.assignment.cluster, rank))

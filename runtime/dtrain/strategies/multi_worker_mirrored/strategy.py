@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
-from dtrain.cluster import AddressBook
+from dtrain.cluster import AddressBook, Role
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.config.choices import TooFew, Transport
 from dtrain.data.distribution.once import share_over_hosts
-from dtrain.errors import DtrainError, RunError
+from dtrain.errors import DtrainError, RunError, SpecError
 from dtrain.messages import Entered
 from dtrain.parameters import placement
 from dtrain.parameters.placement import Plan
@@ -66,14 +66,15 @@ class MultiWorkerMirrored(Strategy):
         self._hosting: Hosting | None = None
         self._ended = 0  # calls of `fit`, where this process takes the place of another one of its task
         self._link: HeartbeatLink | None = None
-        self._members: set[int] = set(range(task.context.num_replicas))
+        self._all_members = range(len(assignment.cluster.replicas()))
+        self._members: set[int] = set(self._all_members)
         folder = self._folder if assignment.attempt > 0 else None
         self._others = OtherReplicas(task, self._connector)
         self._election = LeaderElection(
             self._others.connect,
             self._finder,
             task.context.rank,
-            range(task.context.num_replicas),
+            self._all_members,
             folder,
             self._others.ask,
             self._others.lost,
@@ -99,7 +100,11 @@ class MultiWorkerMirrored(Strategy):
         """Return all tasks that train: each reads its share of a dataset, for its own replica."""
         workers = self.num_replicas_in_sync
         return InputWorkers(
-            workers, max(0, self.context.rank) % workers, 1, self.reduce, activity=self.context.activity
+            workers,
+            max(0, self.context.rank - len(self._idle)) % workers,
+            1,
+            self.reduce,
+            activity=self.context.activity,
         )
 
     def wait_at_most(self, timeout_s: float) -> None:
@@ -264,6 +269,10 @@ class MultiWorkerMirrored(Strategy):
         self._reporter.in_loop(updates)
 
     def _make_loops(self) -> Loops:
+        if self._idle:
+            raise SpecError(
+                "training.chief_trains: in a loop of one's own every task computes; expected true, or fit"
+            )
         return make_loops(self, self.context.rank, self.context.num_replicas, self._meet)
 
     def _meet(self) -> CollectiveCalls:
@@ -277,7 +286,13 @@ class MultiWorkerMirrored(Strategy):
 
     @property
     def _all_replicas(self) -> AllReplicas:
-        return AllReplicas(self.context.num_replicas, self._others.name_of)
+        return AllReplicas(self.context.num_replicas, self._others.name_of, self._idle)
+
+    @property
+    def _idle(self) -> frozenset[int]:
+        """The rank of a chief that leads and does not train."""
+        chief = self.assignment.cluster.replicas()[0].role is Role.CHIEF
+        return frozenset({0} if chief and not self.training.chief_trains else ())
 
     def _training(self, entry: MemberEntry, start: Start) -> ReplicaTraining:
         waits = Waits(self._others.name_of, self._reporter.waiting, self._replica_patience_s)
