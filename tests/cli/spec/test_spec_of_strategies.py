@@ -279,10 +279,10 @@ def test_what_both_kinds_on_servers_share_has_one_default():
 
 
 def test_what_replicas_of_several_tasks_do_not_do_is_said_before_any_starts():
-    (line,) = mistakes(TASKS, strategy="multi_worker_mirrored", chief_trains=False)
+    (line,) = mistakes(TASKS, strategy="multi_worker_mirrored", replicas=3)
     assert line == (
-        "training.chief_trains: has no meaning with `strategy: multi_worker_mirrored`: its replicas are all chiefs and "
-        "workers of the cluster, without servers; it belongs to `strategy: parameter_server`"
+        "training.replicas: has no meaning with `strategy: multi_worker_mirrored`: its replicas are all chiefs and "
+        "workers of the cluster, without servers; it belongs to `strategy: mirrored` or `strategy: central_storage`"
     )
     for name, value in (("backup_workers", 1), ("replicas_to_aggregate", 2)):
         assert not mistakes(TASKS, strategy="multi_worker_mirrored", **{name: value})
