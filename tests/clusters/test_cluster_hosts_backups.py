@@ -14,11 +14,15 @@ TOLD = str(Path(__file__).parent / "told_line.py")
 WORDS = ("--wait_for", "go", "--after", "4", "--counts_versions")
 
 
-def started(run):
-    """Start all tasks, which tell what they come to in files."""
+def begin(run, task, *more):
+    """Start a task, which tells what it comes to in a file."""
+    run.start(task, *WORDS, *more, program=TOLD, stdout=(run.folders[task] / "out").open("w"))
+
+
+def started(run, *more):
     for task in run.tasks:
         run.folders[task].mkdir()
-        run.start(task, *WORDS, program=TOLD, stdout=(run.folders[task] / "out").open("w"))
+        begin(run, task, *more)
 
 
 def told_by(run, task):
@@ -59,3 +63,15 @@ def test_steps_go_on_without_one_that_dies(over_hosts, dead):  # noqa: F811
     for folder in run.folders.values():
         (folder / "go").touch()
     same_of_all(run, [task for task in run.tasks if task != dead])
+
+
+def test_a_host_comes_back_with_all_values_while_the_others_make_steps(over_hosts):  # noqa: F811
+    run = over_hosts(0, 0, 1, backup_workers=1, deterministic=False)
+    started(run, "--pace_s", "0.1")
+    wait_until((run.folders["worker:1"] / "go-worker:1").exists, "4 steps of worker:1, which computes")
+    run.commands["worker:1"].process.kill()
+    run.commands["worker:1"].process.wait()
+    begin(run, "worker:1", "--pace_s", "0.1")
+    for folder in run.folders.values():
+        (folder / "go").touch()
+    same_of_all(run, [*run.tasks])
