@@ -166,7 +166,11 @@ MIRRORED = {
     "strategies/multi_worker_mirrored/orders.py": ["strategies/test_order_book.py"],
     "strategies/parameter_server/local_steps.py": ["strategies/test_local_steps.py"],
     "state/feed.py": ["state", "strategies/test_local_steps.py"],
-    "state/rounds.py": ["state/test_rounds.py", "strategies/test_local_steps.py"],
+    "state/rounds.py": [
+        "state/test_rounds.py",
+        "simulation/test_rounds.py",
+        "strategies/test_local_steps.py",
+    ],
     "strategies/parameter_server/training.py": ["strategies/test_parameter_server_training.py"],
     "strategies/parameter_server/opening.py": ["strategies/test_parameter_server_training.py"],
     "training/batches.py": ["training/test_batch_stream.py", "training/test_wrong_data.py"],

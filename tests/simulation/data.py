@@ -1,14 +1,14 @@
 """What a simulated run trains on: a stream of batches of examples, how a batch is cut into parts, and what
-parts add to loss.
+parts add to loss. In local steps rounds take the place of batches.
 
 Written down by the obvious lines, and not with the code that cuts batches and sums up. Examples are numbered
 along the stream, so that the same example has the same number however its batch is cut.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from math import ceil
+from math import ceil, lcm
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,55 @@ class Data:
 
 
 @dataclass(frozen=True)
+class RoundsOfData:
+    """The same stream in rounds of local steps, which stand where batches do.
+
+    Attributes:
+        length: H, in batches.
+        epoch_batches: how many batches an epoch has; its last round has those that are left.
+    """
+
+    data: Data
+    length: int
+    epoch_batches: int
+
+    def batches_in(self, number: int) -> range:
+        """Return the batches of a round."""
+        epoch, place = divmod(number, ceil(self.epoch_batches / self.length))
+        first, end = epoch * self.epoch_batches, (epoch + 1) * self.epoch_batches
+        return range(first + place * self.length, min(first + (place + 1) * self.length, end))
+
+    def size(self, number: int) -> int:
+        """Return how many rows a round has."""
+        return sum(map(self.data.size, self.batches_in(number)))
+
+    def first(self, number: int) -> int:
+        """Return the number of a round's first row in the stream."""
+        return self.data.first(self.batches_in(number).start)
+
+    def batch_of(self, row: int) -> int:
+        """Return the round of a row of the stream."""
+        epoch, within = divmod(self.data.batch_of(row), self.epoch_batches)
+        return epoch * ceil(self.epoch_batches / self.length) + within // self.length
+
+    @property
+    def batches(self) -> int:
+        """After so many rounds their sizes repeat."""
+        epochs = lcm(self.epoch_batches, self.data.batches) // self.epoch_batches
+        return epochs * ceil(self.epoch_batches / self.length)
+
+    @property
+    def rows(self) -> int:
+        """The size of the largest round."""
+        return max(map(self.size, range(self.batches)))
+
+    @property
+    def last_rows(self) -> int:
+        """The size of the smallest one."""
+        return min(map(self.size, range(self.batches)))
+
+
+@dataclass(frozen=True)
 class Cut:
     """How the batches of a stream are cut into parts.
 
@@ -60,19 +109,28 @@ class Cut:
         even: whether the parts of a batch differ by one row at most.
     """
 
-    data: Data
+    data: Data | RoundsOfData
     parts: int
     even: bool
 
-    def rows(self, part: int) -> range:
+    def rows(self, part: int) -> Sequence[int]:
         """Return the numbers of the rows that the part of this number has."""
         known = self._known.get(part)
         if known is None:
             known = self._known[part] = _rows(self, part)
         return known
 
+    def steps(self, part: int) -> list[tuple[int, Sequence[int]]]:
+        """Return the numbers and the rows of the parts of batches that a part is made of, in their order."""
+        if isinstance(self.data, Data):
+            return [(part, self.rows(part))]
+        number, place = divmod(part, self.parts)
+        of_batches = replace(self, data=self.data.data)
+        parts = [batch * self.parts + place for batch in self.data.batches_in(number)]
+        return [(each, of_batches.rows(each)) for each in parts]
+
     @cached_property
-    def _known(self) -> dict[int, range]:
+    def _known(self) -> dict[int, Sequence[int]]:
         return _known(self)
 
     def empty(self, part: int) -> int:
@@ -83,7 +141,7 @@ class Cut:
     @cached_property
     def most(self) -> int:
         """The size of the largest part."""
-        return ceil(self.data.rows / self.parts)
+        return max(len(self.rows(part)) for part in range(self.data.batches * self.parts))
 
     @cached_property
     def least(self) -> int:
@@ -93,11 +151,13 @@ class Cut:
 
 
 @cache
-def _known(cut: Cut) -> dict[int, range]:
+def _known(cut: Cut) -> dict[int, Sequence[int]]:
     return {}
 
 
-def _rows(cut: Cut, part: int) -> range:
+def _rows(cut: Cut, part: int) -> Sequence[int]:
+    if isinstance(cut.data, RoundsOfData):
+        return [row for _, rows in cut.steps(part) for row in rows]
     batch, place = divmod(part, cut.parts)
     first, size = cut.data.first(batch), cut.data.size(batch)
     if cut.even:
@@ -109,7 +169,7 @@ def _rows(cut: Cut, part: int) -> range:
 
 
 @cache
-def batches_of(data: Data, rows: int) -> Array:
+def batches_of(data: Data | RoundsOfData, rows: int) -> Array:
     """Return the batch of each of the first rows of a stream."""
     return np.array([data.batch_of(row) for row in range(rows)])
 
@@ -118,7 +178,7 @@ def batches_of(data: Data, rows: int) -> Array:
 def starts_of(cut: Cut, rows: int) -> Array:
     """Return the first row of each part that has any, of those within the first rows of a stream."""
     parts = map(cut.rows, range(cut.parts * (cut.data.batch_of(rows - 1) + 1)))
-    return np.array([mine.start for mine in parts if mine and mine.start < rows])
+    return np.array([mine[0] for mine in parts if mine and mine[0] < rows])
 
 
 def sums_of(rows: Sequence[int]) -> Sums:

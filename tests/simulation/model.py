@@ -253,7 +253,7 @@ class Model:
         """
         rows = cut.rows(part)
         unit = cut.data.size(part // cut.parts) / len(rows) if by_examples else cut.parts
-        return self.gradient_of(server, part, np.arange(rows.start, rows.stop), unit)
+        return self.gradient_of(server, part, np.array(rows, np.int64), unit)
 
     def gradient_of(self, server: int, part: int, rows: Array, unit: float) -> list[Array]:
         """The same of the rows that a replica has read, as often as it has read them."""

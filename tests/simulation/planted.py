@@ -5,6 +5,8 @@ them.
 from collections.abc import Callable, Collection
 from typing import Any
 
+from msgspec.structs import replace
+
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
@@ -13,9 +15,10 @@ from dtrain.protocol.part_dealer import PartDealer
 from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.driver import ServerHandler
-from dtrain.roles.parameter_server.update_rules import AsyncRule
+from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
 from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.state.batch_cut import BatchCut, Dealt
+from dtrain.state.rounds import Rounds
 from dtrain.training.parts import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]
@@ -179,3 +182,49 @@ def refuses_what_it_cannot_hold(set_attribute: SetAttribute) -> None:
     """A server that was started again refuses a gradient that is longer than what it holds."""
     before = ServerHandler.limits
     set_attribute(ServerHandler, "limits", lambda self, hello: before(self, hello)._replace(dropped=0))
+
+
+# Local steps
+
+
+def counts_a_batch_of_a_round_twice(set_attribute: SetAttribute) -> None:
+    """A round begins with the last batch of the one before."""
+    before = Rounds.batches
+
+    def batches(self: Rounds, number: int) -> range:
+        found = before(self, number)
+        return range(max(0, found.start - 1), found.stop)
+
+    set_attribute(Rounds, "batches", batches)
+
+
+def applies_a_late_difference(set_attribute: SetAttribute) -> None:
+    """What a round of earlier values has made is taken for one of the newest."""
+    before = SyncRule.push
+
+    def push(self: SyncRule, caller: Any, replica: str, rank: int, push: Any, *rest: Any, **more: Any) -> Any:
+        return before(self, caller, replica, rank, replace(push, base_version=self.version), *rest, **more)
+
+    set_attribute(SyncRule, "push", push)
+
+
+def loses_the_batches_of_the_dead(set_attribute: SetAttribute) -> None:
+    """What a replica had as it died is dealt to no other."""
+
+    def lose(self: PartDealer, rank: int, complete: Any = ()) -> None:
+        for part in self.parts_of.pop(rank, ()):
+            self.given.pop(part, None)
+        self.current.pop(rank, None)
+
+    set_attribute(PartDealer, "lose", lose)
+
+
+def says_nothing_of_other_numbers_to_who_is_late(set_attribute: SetAttribute) -> None:
+    """The answer to a push that came too late brings newer values, and not the optimizer that was ordered."""
+    before = SyncRule._too_late
+
+    def too_late(self: SyncRule, *about: Any) -> Any:
+        first, *others = before(self, *about)
+        return [replace(first, message=replace(first.message, inner=None)), *others]
+
+    set_attribute(SyncRule, "_too_late", too_late)

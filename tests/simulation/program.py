@@ -24,14 +24,17 @@ from dtrain.config import CheckpointSection
 from dtrain.errors import DtrainError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers.schedules import ExponentialDecay
+from dtrain.messages import Verdict
 from dtrain.parameters.replica_memory import gather
 from dtrain.parameters.table import VALUES
+from dtrain.protocol.contributions import Outcome
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.runs.events import AnyEvent, ConfigChanged
 from dtrain.strategies.context import TaskContext
 from dtrain.strategies.interface import FitOrder, Problem, Stepped, TurnReplica
+from dtrain.strategies.parameter_server import local_steps
 from dtrain.strategies.parameter_server.opening import LeadingTask, open_training
-from dtrain.strategies.parameter_server.training import ServerTraining, TrainingParts
+from dtrain.strategies.parameter_server.training import LocalTrainingParts, ServerTraining, TrainingParts
 from dtrain.training.parts import Part
 
 CONNECT_S = 60.0
@@ -126,13 +129,15 @@ class Fit:
         self._due = True
         self._ended: frozenset[int] = frozenset()
         self._given: tuple[Mapping[str, Any], float | None] = {}, None
+        self._local: LocalTrainingParts | None = None
 
     def run(self) -> None:
         """Train to the last step; a leader that finds that it is over does nothing."""
-        plan, leading = self.setup.model.plan, self.program.leading
-        if leading is not None and not leading.begin(
-            self.number, plan, self._problem(), self.setup.batch_cut, CONNECT_S
-        ):
+        plan, leading, setup = self.setup.model.plan, self.program.leading, self.setup
+        problem = self._problem()
+        if problem.rounds is not None:
+            problem, self._local = local_steps.begin(problem, setup.training, setup.replicas, None)
+        if leading is not None and not leading.begin(self.number, plan, problem, setup.batch_cut, CONNECT_S):
             return
         self.program.reporter.trace.heard = self._heard
         training = self.training = open_training(self._opening())
@@ -159,6 +164,8 @@ class Fit:
             owner=self,
             steps_per_epoch=scenario.steps_per_epoch,
             alone=scenario.alone,
+            rounds=scenario.rounds,
+            updates=self.setup.updates_before(self.number),
         )
 
     def _opening(self) -> TrainingParts:
@@ -179,6 +186,7 @@ class Fit:
             steps_per_epoch=1,  # a leader that does not train looks at every step
             checkpoint_folder=None if leading is None else leading.checkpoints,
             on_close=self._closed,
+            local=self._local,
             clock=process.life,
         )
 
@@ -240,30 +248,40 @@ class Fit:
 
     def _contribute(self, replica: TurnReplica) -> None:
         """Compute and push; what was computed with values that were taken back is void."""
-        driver, model, process = self.training.driver, self.setup.model, self.process
-        cut, random = self.training.cut, process.network.random
+        cut = self.training.cut
         if self._reading is None:
-            self._reading = Reading(self.setup.scenario.seed, self.setup.data, cut)
-        part = replica.next_batch()
-        found, rows = self._reading.at(part)
+            scenario = self.setup.scenario
+            self._reading = Reading(scenario.seed, scenario.stream, cut, scenario.rounds)
+        parts = self._reading.at(replica.next_batch())
+        share = self.setup.unit(
+            [found.batch_size for _, found, _ in parts], [len(rows) for *_, rows in parts]
+        )
+        for part, found, rows in parts:
+            outcome = self._contribute_one(replica, part, found, rows, share)
+            if outcome.verdict is not Verdict.PENDING:
+                break
+
+    def _contribute_one(
+        self, replica: TurnReplica, part: int, found: Part, rows: Any, unit: float
+    ) -> Outcome:
+        driver, model, process = self.training.driver, self.setup.model, self.process
+        random = process.network.random
         assert rows.max(initial=0) < model.examples, "the counters have too few elements"
         ids = model.chosen_rows(part)
         for name, listed in ids.items():
             if len(listed):
                 replica.weights[name][listed]
         if not len(rows):
-            replica.commit(0.0, 0, None, found.empty)
-            return
+            return replica.commit(0.0, 0, None, found.empty)
         if not driver.overtaken:
             process.life.sleep(self.setup.scenario.compute_s * process.slowness * random.uniform(0.5, 1.5))
-        self._write_gradients(replica, found, part, rows)
+        self._write_gradients(replica, part, rows, unit)
         if ids:
             replica.rows["words"] = model.row_gradient(ids["words"], part)
-        replica.commit(0.0, len(rows), sums_of(rows.tolist()), found.empty)
+        return replica.commit(0.0, len(rows), sums_of(rows.tolist()), found.empty)
 
-    def _write_gradients(self, replica: Any, found: Part, part: int, rows: Any) -> None:
+    def _write_gradients(self, replica: Any, part: int, rows: Any, unit: float) -> None:
         model, random = self.setup.model, self.process.network.random
-        unit = found.batch_size / len(rows) if self.setup.by_examples else found.parts
         blocks = [model.gradient_of(server, part, rows, unit) for server in range(model.plan.servers)]
         if random.random() < self.setup.scenario.nan_rate:
             blocks[random.randrange(len(blocks))][0][0] = np.nan
@@ -315,7 +333,8 @@ class Fit:
         if isinstance(event, ConfigChanged):
             process, (rule, mark) = self.process, self._given
             process.network.say(f"{process.task} has ordered {rule} until {self._until}")
-            process.network.judge.leader_ordered(self.number, rule, event.step, mark)
+            told = rule if self._local is None else self._local.wrap(dict(rule))
+            process.network.judge.leader_ordered(self.number, told, event.step, mark)
 
     def _assigns_here(self) -> bool:
         """Whether a callback assigns at the end of this epoch: when it comes again, so does the callback."""

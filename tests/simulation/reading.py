@@ -13,8 +13,9 @@ from simulation.data import Data
 from dtrain.data import Dataset
 from dtrain.data.input_context import InputContext
 from dtrain.state.batch_cut import BatchCut
+from dtrain.state.rounds import Rounds
 from dtrain.training.batches import Batches
-from dtrain.training.parts import Part
+from dtrain.training.parts import Part, RoundStream
 
 Array = np.ndarray[Any, Any]
 KINDS = ("numbers", "interleaved", "streamed", "pipelines")
@@ -31,9 +32,9 @@ def kind_of(seed: int, data: Data, parts: int) -> tuple[str, int]:
 
 
 class Reading:
-    """The parts of one call of `fit` in one process."""
+    """The parts of one call of `fit` in one process, those of batches or of `rounds`."""
 
-    def __init__(self, seed: int, data: Data, cut: BatchCut) -> None:
+    def __init__(self, seed: int, data: Data, cut: BatchCut, rounds: Rounds | None = None) -> None:
         self._data, self._cut = data, cut
         self._pass_rows = data.first(data.batches)
         kind, pipelines = kind_of(seed, data, cut.parts)
@@ -46,15 +47,21 @@ class Reading:
         batches = Batches.of(
             made, batch_size=None, shuffle=False, seed=0, context=InputContext(pipelines, 0, 1)
         )
-        (self._stream,) = batches.addressed().streams([0], cut)
+        (stream,) = batches.addressed().streams([0], cut)
+        self._stream = stream if rounds is None else RoundStream(stream, rounds, cut)
 
-    def at(self, number: int) -> tuple[Part, Array]:
-        """Return the part of a number, and the rows of the stream that it has."""
+    def at(self, number: int) -> list[tuple[int, Part, Array]]:
+        """Return the part of a number, and the rows of the stream that it has; where it is one of a round, its
+        part of each batch.
+        """
         part = self._stream.at(number)
+        return [(each, found, self._rows(each, found)) for each, found in part.steps or ((number, part),)]
+
+    def _rows(self, number: int, part: Part) -> Array:
         if part.batch is None:
-            return part, np.zeros(0, np.int64)
+            return np.zeros(0, np.int64)
         passes = number // self._cut.parts // self._data.batches
-        return part, passes * self._pass_rows + part.batch.x
+        return passes * self._pass_rows + part.batch.x
 
     def _numbers(self) -> Dataset:
         return Dataset.range(self._pass_rows).batch(self._data.rows)

@@ -5,10 +5,18 @@ from random import Random
 
 import msgspec
 from msgspec.structs import replace
-from simulation.data import Data
+from simulation.data import Data, RoundsOfData
 
-from dtrain.config import AsyncSection, SyncSection, TrainingSection, training_section
+from dtrain.config import (
+    AsyncSection,
+    OuterSection,
+    SyncSection,
+    TrainingSection,
+    local_steps_of,
+    training_section,
+)
 from dtrain.config.training_section import DEFAULTS
+from dtrain.state.rounds import Rounds
 
 USUAL_SEEDS = (
     *(0, 4, 10, 12, 25, 26, 27, 29, 30, 31, 41, 47, 52, 68, 81, 108, 110, 113, 126, 137, 147, 153, 159, 173),
@@ -79,6 +87,7 @@ class Scenario(msgspec.Struct, frozen=True):
         steps_per_epoch: global steps.
         joins: when a worker joins that the cluster does not name.
         assigns: whether the leader assigns values now and then, where training waits for it.
+        last_round: of an epoch, in local steps; in batches.
         evaluation_s: how long the evaluator takes for a checkpoint; None: there is no evaluator.
         alone: whether the replica of rank 0 computes every part.
     """
@@ -105,6 +114,13 @@ class Scenario(msgspec.Struct, frozen=True):
     assigns: bool = False
     alone: bool = False
     evaluation_s: float | None = None
+    last_round: int = 1
+
+    @property
+    def rounds(self) -> Rounds | None:
+        """Which batches make which round, in local steps."""
+        length = local_steps_of(self.training)
+        return Rounds(length, (self.steps_per_epoch - 1) * length + self.last_round) if length else None
 
     @property
     def tasks(self) -> int:
@@ -112,9 +128,17 @@ class Scenario(msgspec.Struct, frozen=True):
         return self.replicas + (not self.training.chief_trains)
 
     @property
-    def data(self) -> Data:
-        """What it trains on."""
+    def stream(self) -> Data:
+        """What it reads."""
         return Data(self.rows_per_batch, self.last_rows, self.batches)
+
+    @property
+    def data(self) -> Data | RoundsOfData:
+        """What its steps are made of: batches, or rounds of them."""
+        rounds = self.rounds
+        if rounds is None:
+            return self.stream
+        return RoundsOfData(self.stream, rounds.local_steps, rounds.steps_per_epoch)
 
     @property
     def hears_the_end(self) -> bool:
@@ -136,7 +160,7 @@ class Scenario(msgspec.Struct, frozen=True):
             f"{self.max_steps} steps, {changed}, "
             f"{self.optimizer}, {self.rows} rows, {self.shards} shards, "
             f"{self.batches} batches of {self.rows_per_batch}, the last of {self.last_rows}, "
-            f"{self.steps_per_epoch} steps an epoch, joins {self.joins}, {self.resume}, "
+            f"{self.steps_per_epoch} steps an epoch, {self.rounds or 'no rounds'}, joins {self.joins}, {self.resume}, "
             f"{'with' if self.assigns else 'without'} values assigned, {'alone, ' if self.alone else ''}"
             f"evaluations of {self.evaluation_s} s, "
             f"delay {self.mean_delay_s} s, compute {self.compute_s} s, NaN {self.nan_rate}"
@@ -169,6 +193,32 @@ def draw(seed: int) -> Scenario:
     scenario = _with_absences(Random(f"absences {seed}"), scenario)
     scenario = _with_evaluator(Random(f"evaluator {seed}"), scenario)
     return _with_stuck(Random(f"stuck {seed}"), scenario)
+
+
+def draw_rounds(seed: int) -> Scenario:
+    """The scenario of a seed in local steps: its cluster, its rule where that has them, and its faults.
+
+    A schedule goes on for 36 steps only, which is as far as `units` reads it; tables travel by rows.
+    """
+    random, drawn = Random(f"rounds {seed}"), draw(seed)
+    steps, rule = random.randint(1, 3), drawn.training
+    if isinstance(rule, AsyncSection) and rule.stale_gradients in ("compensate", "scale"):
+        rule = msgspec.structs.replace(rule, stale_gradients="apply")
+    outer = OuterSection(learning_rate=1.0, momentum=0.0, delayed=isinstance(rule, AsyncSection))
+    rule = msgspec.structs.replace(rule, local_steps=steps, outer=outer if steps == 1 else None)
+    names = ["plain", "plain", "ema"]
+    if steps * drawn.max_steps * drawn.fits <= 36:
+        names.append("schedule")
+    return replace(
+        drawn,
+        training=rule,
+        optimizer=random.choice(names),
+        rows=0,
+        rows_per_batch=min(drawn.rows_per_batch, 8),
+        last_rows=min(drawn.last_rows, 8),
+        alone=False,
+        last_round=random.randint(1, steps),
+    )
 
 
 def pairs(scenario: Scenario) -> set[tuple[str, str]]:

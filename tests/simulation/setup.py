@@ -2,6 +2,7 @@
 have another one.
 """
 
+from collections.abc import Sequence
 from math import ceil
 
 import msgspec
@@ -32,6 +33,7 @@ class Setup:
         self.tasks = [str(task) for task in self.cluster.replicas()]
         self.evaluators = int(scenario.evaluation_s is not None)
         self.data = scenario.data
+        self.rounds = scenario.rounds
         needed = self.training.replicas_needed(replicas) if self.sync else 1
         self.parts = needed if begun is None else begun.parts
         self.has_backups = self.sync and self.training.has_backups(replicas)
@@ -48,6 +50,22 @@ class Setup:
     def cut(self) -> Cut:
         """How batches are cut in a fit that begins with this cluster, also when it is resumed on another one."""
         return Cut(self.data, self.parts, self.has_backups)
+
+    def updates_before(self, fit: int) -> int:
+        """How many local steps the optimizer of the program has made before a call of `fit`."""
+        rounds = self.rounds
+        return 0 if rounds is None else (fit - 1) * rounds.steps_before(self.scenario.max_steps)
+
+    def unit(self, batches: Sequence[int], mine: Sequence[int]) -> float:
+        """What one example is in a gradient of a part, so that it moves its element by about one.
+
+        Args:
+            batches: the sizes of the batches of which the part is made; one, or those of its round.
+            mine: how many examples the part has of each.
+        """
+        if self.by_examples:
+            return sum(batches) / max(1, sum(mine))
+        return self.replicas if self.rounds is not None and not self.sync else self.parts
 
     def _examples(self) -> int:
         """More than are ever computed: some are refused, or come too late."""

@@ -134,9 +134,8 @@ class Judge:
         if blocks:
             counts = self._shows(term, server, reply.version, blocks)
             if reply.verdict is Verdict.ACCEPTED and push.examples and not reply.duplicate:
-                rows = term.cut.rows(push.part)
-                if not counts[rows.start : rows.stop].all():
-                    self.demand(Promise.VERDICT, False, f"{reply} to {push}: it is not contained")
+                rows = list(term.cut.rows(push.part))
+                self.demand(Promise.VERDICT, counts[rows].all(), f"{reply} to {push}: it is not contained")
 
     def _check_rule(self, term: TermSeen, server: int, task: str, push: Push, reply: Reply) -> None:
         """A push was applied: so many others were before it since its values were pulled, and so many had its

@@ -3,8 +3,9 @@ makes of them.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ class TermSeen:
         self.orders: dict[int, Ordered] = {
             message.state.version: Ordered((0, 0), optimizers.from_config(message.state.optimizer), {})
         }
+        self._told: defaultdict[int, list[optimizers.Optimizer]] = defaultdict(list)
         self._first: dict[int, int] = {}
         self._origin = message.state.lineage.origin
         self._given = states
@@ -102,6 +104,8 @@ class TermSeen:
 
     def ordered(self, server: int, control: Control, blocks: Sequence[Array]) -> None:
         """A server is told what holds from a version on, whatever was ordered before."""
+        if server == 0:
+            self._told[control.version].append(optimizers.from_config(control.optimizer))
         known = self.orders.get(control.version)
         if known is None or control.number > known.number:
             known = Ordered(
@@ -133,7 +137,7 @@ class TermSeen:
         if version <= self._first.get(server, version):
             return []
         before = self.states(server, version - 1)
-        made = [after for state in before if (after := self._next(server, version - 1, state)) is not None]
+        made = [after for state in before for after in self._next(server, version - 1, state)]
         if made:
             order = self.orders.get(version)
             if order is not None and server in order.values:
@@ -150,22 +154,40 @@ class TermSeen:
         if order is None or server not in order.values:
             self._states[server, version] = [state]
 
-    def _next(self, server: int, version: int, state: State) -> State | None:
+    def _next(self, server: int, version: int, state: State) -> Iterator[State]:
         step, last = version - self._origin, version + 1 == self.last_step
         rule, by_examples = self._rule(version), self.setup.by_examples
         if not self.setup.sync:
             made_by = self.made_by.get((server, version + 1))
-            if made_by is None:
-                return None
+            if made_by is None or self.setup.rounds is not None:
+                return  # what a round has made depends on the values with which it began
             part, staleness = made_by
             scale = 1.0 / max(1, staleness) if self.setup.training.stale_gradients == "scale" else 1.0
             gradient = Gradient.of(self.model, server, self.cut, part, by_examples)
-            return updated(self.model, server, state, gradient, rule, step, scale=scale, last=last)
+            yield updated(self.model, server, state, gradient, rule, step, scale=scale, last=last)
+            return
         parts = self._step_parts(version)
         if not parts:
-            return None
-        gradient = step_mean(self.model, server, self.cut, parts, by_examples, state)
-        return updated(self.model, server, state, gradient, rule, step, last=last)
+            return
+        for gradients in product(*(self._gradients(server, version, part, state) for part in parts)):
+            gradient = step_mean(self.model, server, self.setup, self.cut, parts, gradients, state, rule)
+            yield updated(self.model, server, state, gradient, rule, step, last=last)
+
+    def _gradients(self, server: int, version: int, part: int, state: State) -> list[Gradient]:
+        """What a part may have contributed to the next version: a round that was under way as numbers were
+        ordered may have been made by those of before.
+        """
+        rounds = self.setup.rounds
+        if rounds is None:
+            return [Gradient.of(self.model, server, self.cut, part, self.setup.by_examples)]
+        steps = rounds.steps_before(version - self.first_step)
+        before = [since for since in self.orders if since < version][-1:]
+        rules = [*self._told[version], *(self.orders[since].optimizer for since in before)]
+        distinct = {str(rule): rule for rule in (rules if self._told[version] else [self._rule(version)])}
+        return [
+            Gradient.of_round(self.model, server, self.setup, part, state, rule, steps)
+            for rule in distinct.values()
+        ]
 
     def _step_parts(self, version: int) -> list[int]:
         """Sync: the parts that made the next version."""

@@ -1,12 +1,15 @@
 """What values must be, to the bit: computed by the obvious lines from the examples that they contain."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from simulation.data import Cut
 from simulation.model import Model, State
+from simulation.setup import Setup
 
+from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.parameters.table import VALUES
 
@@ -19,6 +22,37 @@ class Gradient:
     def __init__(self, dense: Sequence[Array], rows: Mapping[int, Array]) -> None:
         self.dense = list(dense)
         self.rows = dict(rows)
+
+    @classmethod
+    def of_round(
+        cls, model: Model, server: int, setup: Setup, part: int, held: State, rule: Optimizer, steps: int
+    ) -> "Gradient":
+        """What a part of a round contributes: a replica begins with the server's values, and makes a step of
+        its own on each batch, of which the first is number `steps` of this call of `fit`.
+        """
+        parts = setup.cut.steps(part)
+        batches = [setup.scenario.stream.size(each // setup.cut.parts) for each, _ in parts]
+        unit = setup.unit(batches, [len(rows) for _, rows in parts])
+        inner = optimizers.from_config({**rule.inner, "config": {**rule.inner["config"], "use_ema": False}})
+        groups = model.plan.layout(server).groups
+        own = [value.copy() for value in held.values]
+        for number, (each, rows) in enumerate(parts):
+            if not len(rows):
+                continue
+            step = replace(
+                inner, learning_rate=inner.learning_rate_at(rule.inner["updates"] + steps + number)
+            )
+            blocks = model.gradient_of(server, each, np.array(rows, np.int64), unit)
+            for group, value, block in zip(groups, own, blocks, strict=True):
+                if group.trainable:
+                    step.update(value, block, {}, 0)
+                else:
+                    value[...] = block
+        pushed = [
+            value if rule.values or not group.trainable else before - value
+            for group, value, before in zip(groups, own, held.values, strict=True)
+        ]
+        return cls(pushed, {})
 
     @classmethod
     def of(cls, model: Model, server: int, cut: Cut, part: int, by_examples: bool) -> "Gradient":
@@ -52,8 +86,9 @@ def mean(
             block * factor
             for block, factor in zip([*blocks, *absent], [*factors, *[1] * len(absent)], strict=True)
         ]
-        same = index in state and all(np.array_equal(block, blocks[0]) for block in [*blocks, *absent])
-        dense.append(blocks[0] if same else sum(terms[1:], start=terms[0]) / total)
+        found = sum(terms[1:], start=terms[0]) / total
+        same = [block == blocks[0] for block in [*blocks, *absent]]
+        dense.append(np.where(np.all(same, axis=0), blocks[0], found) if index in state else found)
     rows: dict[int, Array] = {}
     for gradient, factor in zip(gradients, factors, strict=True):
         for row, values in gradient.rows.items():
@@ -63,20 +98,28 @@ def mean(
 
 
 def step_mean(
-    model: Model, server: int, cut: Cut, parts: Sequence[int], by_examples: bool, state: State
+    model: Model,
+    server: int,
+    setup: Setup,
+    cut: Cut,
+    parts: Sequence[int],
+    gradients: Sequence[Gradient],
+    state: State,
+    rule: Optimizer,
 ) -> Gradient:
     """What these parts together contribute to a server in one synchronous step: the mean over parts, or over
     examples.
 
-    Where batches are made whole, their parts without examples count as parts.
+    Where batches are made whole, their parts without examples count as parts. `gradients` are of the parts, or
+    the values to which rounds have brought them, where the `rule` of the servers takes these.
     """
-    gradients = [Gradient.of(model, server, cut, part, by_examples) for part in parts]
+    by_examples, values = setup.by_examples, setup.rounds is not None and rule.values
     empty = 0 if by_examples or cut.even else cut.empty(parts[0])
     groups = model.plan.layout(server).groups
     held = {
         index: value
         for index, (group, value) in enumerate(zip(groups, state.values, strict=True))
-        if not group.trainable
+        if values or not group.trainable
     }
     return mean(gradients, [len(cut.rows(part)) if by_examples else 1 for part in parts], empty, held)
 
@@ -98,7 +141,7 @@ def updated(
     state, layout = before.copy(), model.plan.layout(server)
     position = 0
     for group, value, block in zip(layout.groups, state.values, gradient.dense, strict=True):
-        if group.trainable:
+        if group.trainable and not getattr(rule, "values", False):
             slots = {name: arrays[position] for name, arrays in state.slots.items()}
             rule.update(value, block, slots, step, rate_scale=scale)
             if last:

@@ -229,6 +229,7 @@ class TermState(msgspec.Struct, kw_only=True):
             ticket=ticket,
             part=part,
             tally=() if steps is None else steps.told_to(rank),
+            inner=self.store.optimizer.inner,
         )
         return reply, self.rule.shown_to(rank)
 
@@ -249,6 +250,7 @@ class TermState(msgspec.Struct, kw_only=True):
             part=part,
             tally=() if steps is None else steps.told_to(rank),
             repairs=steps is not None and steps.repairs_next(rank),
+            inner=None if row.verdict is Verdict.PENDING else self.store.optimizer.inner,
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.rule.shown_to(rank)

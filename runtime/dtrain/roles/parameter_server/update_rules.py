@@ -180,6 +180,7 @@ class SyncRule:
             ticket=ticket,
             part=part,
             tally=self._told_to(rank),
+            inner=self._store.optimizer.inner,
         )
         answer = Send(caller, reply, self._shown())
         return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]

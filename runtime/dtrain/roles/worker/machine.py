@@ -380,8 +380,10 @@ class ReplicaMachine(msgspec.Struct):
         if outcome.verdict is Verdict.PENDING:
             self._pending = self.versions[self.host], pushed.ordinal + 1
         # Servers that were not sent what ps:0 did not accept have only newer values to give.
-        kept_back = bool(pushed.for_others) and pushed.replies[self.host].verdict is not Verdict.ACCEPTED
-        return self._settle(Pulling(aged=kept_back))
+        first = pushed.replies[self.host]
+        kept_back = bool(pushed.for_others) and first.verdict is not Verdict.ACCEPTED
+        # An order may have come before ps:0 has answered again, and after the others have.
+        return self._settle(Pulling(aged=kept_back or (self.sync and first.duplicate)))
 
     def _settle(self, pulled: Pulling) -> list[Outgoing]:
         """Every server has answered: ready, finished, or some must be asked (again)."""
