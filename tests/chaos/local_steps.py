@@ -23,6 +23,7 @@ TOLERANCE = 1e-3
 END_S = 120.0
 MERGES = {
     "sync": ((), 3),
+    "by speed": (("--set", "simulate.slow.worker:0=4"), 3),
     "backups": (("--backup-workers", "1", "--set", "training.on_stale=retry_same_batch"), 2),
     "async": (
         ("--updates", "async", "--set", "training.outer={learning_rate: 3, momentum: 0, delayed: true}"),
@@ -46,7 +47,7 @@ def words_of(random, merge):
         str(servers),
         "--no-evaluator",
         "--local-steps",
-        str(steps),
+        f"by_speed:{steps}" if merge == "by speed" else str(steps),
         *MERGES[merge][0],
     ]
     for role in ("chief", "worker", "ps"):

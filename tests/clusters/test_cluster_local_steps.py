@@ -40,6 +40,10 @@ STORIES = {
         *("--set", "restart.worker.policy=never", "--set", "training.too_few=shrink"),
         *killed(("worker:0", 3)),
     ),
+    "a worker, by speed": (
+        *("--set", f"training.local_steps={{by_speed: {H}}}", "--set", "simulate.slow.worker:0=4"),
+        *killed(("worker:1", 4)),
+    ),
     "a worker in the second fit": killed(("worker:1", ROUNDS + 3)),
     "the chief in async": (*ASYNC, *killed(("chief:0", 3))),
 }

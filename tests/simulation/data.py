@@ -6,7 +6,7 @@ along the stream, so that the same example has the same number however its batch
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from math import ceil, lcm
 from typing import Any
@@ -107,17 +107,25 @@ class Cut:
     Attributes:
         parts: N0.
         even: whether the parts of a batch differ by one row at most.
+        speeds: where replicas share rounds by speed, what was said of it, by round; else None.
     """
 
     data: Data | RoundsOfData
     parts: int
     even: bool
+    speeds: dict[int, Sequence[int]] | None = field(default=None, compare=False)
+
+    def is_known(self, part: int) -> bool:
+        """Whether it was said what the part has."""
+        return self.speeds is None or part // self.parts in self.speeds
 
     def rows(self, part: int) -> Sequence[int]:
         """Return the numbers of the rows that the part of this number has."""
-        known = self._known.get(part)
+        known = self._known.get(part) if self.is_known(part) else None
         if known is None:
-            known = self._known[part] = _rows(self, part)
+            known = _rows(self, part)
+            if self.is_known(part):
+                self._known[part] = known
         return known
 
     def steps(self, part: int) -> list[tuple[int, Sequence[int]]]:
@@ -125,13 +133,22 @@ class Cut:
         if isinstance(self.data, Data):
             return [(part, self.rows(part))]
         number, place = divmod(part, self.parts)
-        of_batches = replace(self, data=self.data.data)
-        parts = [batch * self.parts + place for batch in self.data.batches_in(number)]
+        of_batches = Cut(self.data.data, self.parts, self.even)
+        batches = self.data.batches_in(number)
+        if self.speeds is None:
+            parts = [batch * self.parts + place for batch in batches]
+        else:  # all parts of the round, one after the other: one for each replica, and the others by speed
+            every = [batch * self.parts + each for batch in batches for each in range(self.parts)]
+            speeds = self.speeds.get(number, [1] * self.parts)
+            more = [
+                round((len(every) - self.parts) * sum(speeds[:n]) / sum(speeds)) for n in (place, place + 1)
+            ]
+            parts = every[place + more[0] : place + 1 + more[1]]
         return [(each, of_batches.rows(each)) for each in parts]
 
     @cached_property
     def _known(self) -> dict[int, Sequence[int]]:
-        return _known(self)
+        return _known(self) if self.speeds is None else {}
 
     def empty(self, part: int) -> int:
         """Return how many parts of the batch of a part have no rows."""

@@ -248,16 +248,17 @@ class Fit:
 
     def _contribute(self, replica: TurnReplica) -> None:
         """Compute and push; what was computed with values that were taken back is void."""
-        cut = self.training.cut
+        cut, scenario = self.training.cut, self.setup.scenario
         if self._reading is None:
-            scenario = self.setup.scenario
-            self._reading = Reading(scenario.seed, scenario.stream, cut, scenario.rounds)
-        parts = self._reading.at(replica.next_batch())
-        share = self.setup.unit(
-            [found.batch_size for _, found, _ in parts], [len(rows) for *_, rows in parts]
-        )
+            self._reading = Reading(scenario.seed, scenario.stream, cut, scenario.rounds, self.training)
+        number = replica.next_batch()
+        parts = self._reading.at(number)
+        size = parts[0][1].batch_size
+        if scenario.rounds is not None:
+            size = scenario.data.size(number // cut.parts)
+        unit = self.setup.unit(size, sum(len(rows) for *_, rows in parts))
         for part, found, rows in parts:
-            outcome = self._contribute_one(replica, part, found, rows, share)
+            outcome = self._contribute_one(replica, part, found, rows, unit)
             if outcome.verdict is not Verdict.PENDING:
                 break
 

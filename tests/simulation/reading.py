@@ -34,7 +34,14 @@ def kind_of(seed: int, data: Data, parts: int) -> tuple[str, int]:
 class Reading:
     """The parts of one call of `fit` in one process, those of batches or of `rounds`."""
 
-    def __init__(self, seed: int, data: Data, cut: BatchCut, rounds: Rounds | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        data: Data,
+        cut: BatchCut,
+        rounds: Rounds | None,
+        training: Any,
+    ) -> None:
         self._data, self._cut = data, cut
         self._pass_rows = data.first(data.batches)
         kind, pipelines = kind_of(seed, data, cut.parts)
@@ -48,7 +55,7 @@ class Reading:
             made, batch_size=None, shuffle=False, seed=0, context=InputContext(pipelines, 0, 1)
         )
         (stream,) = batches.addressed().streams([0], cut)
-        self._stream = stream if rounds is None else RoundStream(stream, rounds, cut)
+        self._stream = stream if rounds is None else RoundStream(stream, rounds, training)
 
     def at(self, number: int) -> list[tuple[int, Part, Array]]:
         """Return the part of a number, and the rows of the stream that it has; where it is one of a round, its

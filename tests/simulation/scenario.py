@@ -206,6 +206,9 @@ def draw_rounds(seed: int) -> Scenario:
         rule = msgspec.structs.replace(rule, stale_gradients="apply")
     outer = OuterSection(learning_rate=1.0, momentum=0.0, delayed=isinstance(rule, AsyncSection))
     rule = msgspec.structs.replace(rule, local_steps=steps, outer=outer if steps == 1 else None)
+    if isinstance(rule, SyncSection) and not rule.backup_workers and rule.replicas_to_aggregate is None:
+        by_speed = random.random() < 0.5
+        rule = msgspec.structs.replace(rule, local_steps={"by_speed": steps} if by_speed else steps)
     names = ["plain", "plain", "ema"]
     if steps * drawn.max_steps * drawn.fits <= 36:
         names.append("schedule")

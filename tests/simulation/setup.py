@@ -2,7 +2,6 @@
 have another one.
 """
 
-from collections.abc import Sequence
 from math import ceil
 
 import msgspec
@@ -56,15 +55,17 @@ class Setup:
         rounds = self.rounds
         return 0 if rounds is None else (fit - 1) * rounds.steps_before(self.scenario.max_steps)
 
-    def unit(self, batches: Sequence[int], mine: Sequence[int]) -> float:
-        """What one example is in a gradient of a part, so that it moves its element by about one.
+    @property
+    def by_speed(self) -> bool:
+        """Whether replicas share rounds by their speed."""
+        return isinstance(getattr(self.training, "local_steps", 1), dict)
 
-        Args:
-            batches: the sizes of the batches of which the part is made; one, or those of its round.
-            mine: how many examples the part has of each.
+    def unit(self, size: int, mine: int) -> float:
+        """What one example is in a gradient of a part, so that it moves its element by about one: of a batch, or
+        round, of this `size`, of which so many are `mine`.
         """
         if self.by_examples:
-            return sum(batches) / max(1, sum(mine))
+            return size / max(1, mine)
         return self.replicas if self.rounds is not None and not self.sync else self.parts
 
     def _examples(self) -> int:

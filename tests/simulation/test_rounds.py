@@ -11,8 +11,8 @@ from simulation.test_judge import HANGS, found
 from simulation.test_simulation import seeds
 from simulation.world import broken_rule, told
 
-USUAL = (*range(40), 159)
-"""In 159 a connection breaks as a callback assigns values."""
+USUAL = (*range(36), 64, 117, 124, 159, 173, 313)
+"""In 159 a connection breaks as a callback assigns values; the others of the last share rounds by speed."""
 
 
 @pytest.mark.timeout(0)
@@ -35,6 +35,13 @@ def test_the_usual_seeds_have_deaths_joins_resumes_and_falling_servers_with_ever
         assert any(each.joins for each in rule)
         assert any(each.resume for each in rule)
         assert any(each.stream.batches * each.rounds.local_steps > 1 for each in rule)
+
+
+def test_the_usual_seeds_share_rounds_by_speed_also_where_replicas_are_slow_and_die():
+    drawn = [draw_rounds(seed) for seed in USUAL]
+    shared = [each for each in drawn if not isinstance(each.training.local_steps, int)]
+    assert {"slow", "crash", "fall"} <= {fault.kind for each in shared for fault in each.faults}
+    assert len([each for each in shared if each.replicas > 1]) > 3
 
 
 PLANTED = [

@@ -4,7 +4,7 @@ from itertools import chain
 
 import pytest
 
-from dtrain.state.rounds import Rounds
+from dtrain.state.rounds import Rounds, speeds_of
 
 
 @pytest.mark.parametrize("local_steps", [1, 2, 3, 7, 10, 11])
@@ -26,3 +26,23 @@ def test_a_dealt_part_is_the_same_part_of_each_batch_of_its_round():
     assert rounds.parts(4, parts=3) == [2 * 3 + 1, 3 * 3 + 1]
     assert rounds.parts(8, parts=3) == [4 * 3 + 2]
     assert [rounds.steps_before(number) for number in range(7)] == [0, 2, 4, 5, 7, 9, 10]
+
+
+@pytest.mark.parametrize("speeds", [(1000, 1000, 1000), (1000, 200, 1000), (1, 1000, 3)])
+def test_replicas_that_share_a_round_by_speed_have_every_part_of_its_batches_once(speeds):
+    rounds = Rounds(4, 10)
+    for number in range(6):
+        shares = [rounds.parts(number * 3 + place, 3, speeds) for place in range(3)]
+        every = [batch * 3 + place for batch in rounds.batches(number) for place in range(3)]
+        assert list(chain(*shares)) == every
+        assert all(shares), "each has a step at least"
+
+
+def test_a_replica_that_is_five_times_slower_has_a_fifth_of_the_steps():
+    speeds = speeds_of({0: 0.01, 1: 0.05, 2: 0.01}, parts=3)
+    assert speeds == (1000, 200, 1000)
+    shares = [len(Rounds(20, 20).parts(place, 3, speeds)) for place in range(3)]
+    assert sum(shares) == 60
+    assert shares[0] / shares[1] == pytest.approx(5, rel=0.2)
+    assert speeds_of({}, parts=2) == (1000, 1000)
+    assert speeds_of({0: 0.01, 1: 0.03}, parts=3)[2] == round(1000 * 2 / 3)

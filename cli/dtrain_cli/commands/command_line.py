@@ -290,6 +290,17 @@ class Seconds(click.FloatRange):
         return self.fail(f"{value!r} is not a valid {self.name}.", param, ctx) if isnan(seconds) else seconds
 
 
+class LocalSteps(Count):
+    """A number of steps, or one on the mean of all replicas."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        word, colon, steps = str(value).partition(":")
+        by_speed = colon and word == "by_speed"
+        number: Any = steps if by_speed else value
+        count = super().convert(number, param, ctx)
+        return {word: count} if by_speed else count
+
+
 _FILE: dict[str, Any] = {"metavar": "FILE"}
 SECURITY_OPTIONS: dict[str, dict[str, Any]] = {
     "--secret-file": _FILE | {"help": "The secret that all tasks of the run share."},
@@ -309,7 +320,12 @@ _OPTIONS = (
     click.option("--strategy", metavar="NAME", help="How to distribute, e.g. parameter_server."),
     click.option("--updates", type=click.Choice(["sync", "async"]), help="When gradients are applied."),
     click.option("--backup-workers", type=Count(0), metavar="N", help="sync: do not wait for the N slowest."),
-    click.option("--local-steps", type=Count(1), metavar="H", help="ps: push once for H steps of a replica."),
+    click.option(
+        "--local-steps",
+        type=LocalSteps(1),
+        metavar="H",
+        help="ps: push once for H steps of a replica; by_speed:H: more of a fast one, fewer of a slow one.",
+    ),
     click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
     click.option(
         "--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."

@@ -61,6 +61,7 @@ from dtrain.config.training_section import (
     local_steps_of,
     on_servers,
     outer_of,
+    shares_by_speed,
     training_section,
 )
 
@@ -113,6 +114,7 @@ __all__ = [
     "outer_of",
     "read_hosts",
     "resolve",
+    "shares_by_speed",
     "training_section",
     "with_program",
 ]

@@ -259,7 +259,13 @@ def local_steps_of(training: TrainingSection) -> int:
     """Return how many steps replicas make by themselves in a round; 0: they push gradients."""
     if outer_of(training) is None or not isinstance(training, ServerSection):
         return 0
-    return training.local_steps if isinstance(training.local_steps, int) else 0
+    steps = training.local_steps
+    return steps if isinstance(steps, int) else steps["by_speed"]
+
+
+def shares_by_speed(training: ServerSection) -> bool:
+    """Return whether replicas share a round by their speed, and have H of its steps on the mean."""
+    return not isinstance(training.local_steps, int)
 
 
 def kind_of(settings: TrainingSettings) -> type[TrainingSection]:
@@ -367,7 +373,7 @@ def _problems_of_backups(section: SynchronousSection, *, bounded: bool) -> Itera
 def _problems_of_local_steps(section: ServerSection, *, said: bool) -> Iterator[Problem]:
     outer, steps = section.outer, section.local_steps
     if isinstance(steps, dict):
-        yield ("local_steps",), "by_speed is not there yet: expected a number, the same for every replica"
+        yield from _problems_of_speed(section, steps)
     elif steps == 1 and outer is None:
         if isinstance(section, SyncSection) and section.merge != Merge.MEAN:
             yield ("merge",), "gradients are added up: expected local_steps of at least 2 beside it, found 1"
@@ -379,6 +385,22 @@ def _problems_of_local_steps(section: ServerSection, *, said: bool) -> Iterator[
         yield from below(("outer",), _problems_of_outer(section, outer))
     elif outer is not None:
         yield ("outer",), "it is the rule of servers in local steps: expected local_steps beside it"
+
+
+def _problems_of_speed(section: ServerSection, steps: dict[Literal["by_speed"], int]) -> Iterator[Problem]:
+    if "by_speed" not in steps:
+        yield ("local_steps",), "expected a number or {by_speed: a number}, found {}"
+    elif not isinstance(section, SyncSection):
+        text = "with updates: async a slow replica just pushes less often: expected a number, found by_speed"
+        yield ("local_steps",), text
+    elif section.backup_workers or section.replicas_to_aggregate is not None:
+        text = "by_speed shares a round among all replicas, and backups leave some out: expected one of them"
+        yield ("local_steps",), text
+    elif section.deterministic:
+        yield (
+            ("deterministic",),
+            "how fast replicas are is chance: expected a number for local_steps beside it",
+        )
 
 
 def _problems_of_outer(section: ServerSection, outer: OuterSection) -> Iterator[Problem]:

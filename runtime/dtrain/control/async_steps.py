@@ -91,6 +91,10 @@ class AsyncSteps:
         """Return the sums of the epochs that have not ended, to the leader alone."""
         return self.tally.open() if rank == self.gate.leader else ()
 
+    @property
+    def speeds(self) -> tuple[int, ...]:
+        return ()
+
     def repairs_next(self, rank: int) -> bool:
         """Return whether the part that a replica is to push next makes no step."""
         return self.repairs is not None and rank in self.repairs.given

@@ -11,7 +11,15 @@ they hold, and the leader brings it with a new term what the last checkpoint rem
 from dataclasses import dataclass, field
 
 from dtrain.cluster import JOINING, AddressBook, ClusterSpec, Role, TaskId
-from dtrain.config import AsyncSection, ClusterTraining, ServerSection, SyncSection, WaitSection, outer_of
+from dtrain.config import (
+    AsyncSection,
+    ClusterTraining,
+    ServerSection,
+    SyncSection,
+    WaitSection,
+    outer_of,
+    shares_by_speed,
+)
 from dtrain.config.choices import OnStale, TooFew
 from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, End, Note, Send
@@ -173,6 +181,7 @@ class ControlPlane:
             rests_held=training.deterministic or outer_of(training) is not None,
             ranks=ranks if state.alone else None,
             leader=leader,
+            by_speed=isinstance(training, SyncSection) and shares_by_speed(training),
         )
 
     def begin(self, progress: TermProgress, training: ClusterTraining, now: float) -> list[Action]:

@@ -14,6 +14,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, NextVersion
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
+from dtrain.state.rounds import speeds_of
 from dtrain.steps.machine import StepMachine
 
 
@@ -26,6 +27,8 @@ class SyncSteps(StepMachine):
         pending: those whose replicas wait for the next version or for another part.
         released: those whose replicas were given another part.
         last_commit: the newest decision, for a server that connects again.
+        by_speed: whether replicas share a round of local steps by their speed.
+        step_s: by rank, how long a local step takes; the newer a round is, the more it counts.
     """
 
     tally: Tally
@@ -37,6 +40,9 @@ class SyncSteps(StepMachine):
     leader: int | None = None
     failed: Refusal | None = None
     shared_out: int = 0
+    by_speed: bool = False
+    step_s: dict[int, float] = field(default_factory=dict, init=False)
+    _speeds: tuple[int, tuple[int, ...]] = field(default=(-1, ()), init=False)
     pushes: dict[Contribution, Push] = field(default_factory=dict, init=False)
     pending: dict[Contribution, None] = field(default_factory=dict, init=False)
     released: set[Contribution] = field(default_factory=set, init=False)
@@ -97,6 +103,15 @@ class SyncSteps(StepMachine):
         self.refuse(rank, part)
         return self.permit(rank)
 
+    @property
+    def speeds(self) -> tuple[int, ...]:
+        """By which the round that is dealt is shared, from its first part to its last: what is measured
+        meanwhile is for the next one.
+        """
+        if self.by_speed and self._speeds[0] != self.dealer.batch:
+            self._speeds = self.dealer.batch, speeds_of(self.step_s, self.dealer.parts)
+        return self._speeds[1]
+
     # Contributions and decisions
 
     def offered(self, contribution: Contribution, push: Push, now: float) -> list[Action]:
@@ -104,6 +119,9 @@ class SyncSteps(StepMachine):
         dealer = self.dealer
         self.pushes[contribution] = push
         self.pending[contribution] = None
+        if push.step_s:
+            rank = contribution[0]
+            self.step_s[rank] = (self.step_s.get(rank, push.step_s) + push.step_s) / 2
         passes_over = self.contribute(contribution, push.part, push.examples, push.empty)
         decided = self.share_out(now) if passes_over else self.decide()
         # else there is no other part for the replica, and `permit` need not be asked

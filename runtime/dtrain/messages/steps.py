@@ -96,7 +96,8 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     `held` tells the leader that the next version waits for its order. `tally` is for
     the leader alone: see `protocol.tally`. In async `repairs` says that the part makes no step, because some
     server may lack what ps:0 has of it; `settled` is False where ps:0 makes nothing more before every server
-    has what it has. `inner` is the optimizer of replicas in local steps.
+    has what it has. `inner` is the optimizer of replicas in local steps, and `speeds` says how the round is
+    shared among them by their speed; see `state.rounds`.
     """
 
     generation: int
@@ -114,6 +115,7 @@ class Values(Message, frozen=True, gc=False, kw_only=True):
     even: bool = False
     rest: tuple[int, ...] = ()
     inner: dict[str, Any] | None = None
+    speeds: tuple[int, ...] = ()
 
 
 class Push(Message, frozen=True, gc=False, kw_only=True):
@@ -130,6 +132,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
         part: the one that ps:0 gave; see `protocol.part_dealer`.
         empty: how many of its batch's parts have none: the last ones.
         steps: in local steps, how many the round has had.
+        step_s: and how many seconds each of them took.
     """
 
     generation: int
@@ -145,6 +148,7 @@ class Push(Message, frozen=True, gc=False, kw_only=True):
     empty: int = 0
     sums: Sums | None = None
     steps: int = 1
+    step_s: float = 0.0
 
 
 class Reply(Message, frozen=True, gc=False, kw_only=True):
@@ -156,6 +160,7 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
         accepted: of this replica's contributions to the version just made, how many count (sync with quotas:
             may exceed 1).
         inner: the optimizer of replicas in local steps, as of these values; None: as before.
+        speeds: as in `Values`; none: as before.
     """
 
     verdict: Verdict
@@ -170,3 +175,4 @@ class Reply(Message, frozen=True, gc=False, kw_only=True):
     tally: tuple[tuple[int, Sums], ...] = ()
     repairs: bool = False
     inner: dict[str, Any] | None = None
+    speeds: tuple[int, ...] = ()

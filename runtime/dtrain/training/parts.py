@@ -28,6 +28,7 @@ from dtrain.learning.graphs.heads import WHOLE, LossScale
 from dtrain.protocol.part_dealer import owned_from
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.rounds import Rounds
+from dtrain.strategies.interface import Training
 
 NESTED = (dict, list, tuple)
 
@@ -218,26 +219,36 @@ class PartStream:
 class RoundStream:
     """Parts of rounds of local steps by number, each a part of every batch of its round."""
 
-    def __init__(self, stream: "Stream", rounds: Rounds, cut: BatchCut) -> None:
+    def __init__(self, stream: "Stream", rounds: Rounds, training: Training) -> None:
         """Read parts of batches from `stream`; an `InputError` if parts of several batches make one there."""
-        if cut.rest:
+        if training.cut.rest:
             raise InputError(
                 "the checkpoint has parts of begun batches, which steps with backup workers have left, and "
                 "these make no rounds: resume with training.updates: sync"
             )
         self._stream = stream
         self._rounds = rounds
-        self._parts = cut.parts
+        self._parts = training.cut.parts
+        self._training = training
 
     def at(self, number: int) -> Part:
         """Return the part of a round, with those of its batches."""
-        return self._of([(each, self._stream.at(each)) for each in self._rounds.parts(number, self._parts)])
+        return self._of(number, self._stream.at)
 
     def read(self, number: int) -> Part:
         """Read it anew; see `PartStream`."""
-        return self._of([(each, self._stream.read(each)) for each in self._rounds.parts(number, self._parts)])
+        return self._of(number, self._stream.read)
 
-    def _of(self, parts: list[tuple[int, Part]]) -> Part:
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it is known ahead what a part has: with speeds that follows only as it is dealt."""
+        return not self._training.speeds
+
+    def _of(self, number: int, read: Callable[[int], Part]) -> Part:
+        speeds = self._training.speeds
+        parts = [(each, read(each)) for each in self._rounds.parts(number, self._parts, speeds)]
+        if speeds:  # what a part has says nothing of what others have not
+            parts = [(each, part._replace(empty=0)) for each, part in parts]
         return parts[0][1]._replace(empty=min(part.empty for _, part in parts), steps=tuple(parts))
 
 
@@ -330,10 +341,11 @@ def parts_ahead(
 
     The streams share what they read. `forecasts` are of the numbers that each replica will be asked for.
     """
-    if tuning is None or not streams:
+    first = streams[0] if streams else None
+    if tuning is None or first is None or (isinstance(first, RoundStream) and not first.reads_ahead):
         yield [stream.at for stream in streams]
         return
-    reader = ReadAhead(streams[0].read, _size_of, forecasts, tuning)
+    reader = ReadAhead(first.read, _size_of, forecasts, tuning)
     try:
         yield [partial(reader.at, reader=place) for place in range(len(streams))]
     finally:

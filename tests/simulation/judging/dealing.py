@@ -73,7 +73,9 @@ class Dealing:
             Promise.ALL, not missing, f"{server} lacks examples {missing} of {batches} batches"
         )
         halves = {
-            part for part in parts if 0 < sum(counts[row] > 0 for row in cut.rows(part)) < len(cut.rows(part))
+            part
+            for part in parts
+            if cut.is_known(part) and 0 < sum(counts[row] > 0 for row in cut.rows(part)) < len(cut.rows(part))
         }
         self._judge.demand(Promise.ALL, not halves, f"{server} contains parts {halves} in part")
 

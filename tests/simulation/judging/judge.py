@@ -89,6 +89,8 @@ class Judge:
         if type(message) not in ANSWERED:
             return
         server = wire.server.index
+        if server == 0 and isinstance(message, Values | Reply) and message.ticket and message.part >= 0:
+            self._shares(message, self._asked[wire].term if isinstance(message, Reply) else message.term)
         if isinstance(message, Values) and blocks:
             term = self.terms[message.term]
             self._shows(term, server, message.version, blocks)
@@ -98,6 +100,15 @@ class Judge:
             self._replies(wire, server, self._asked[wire], message, blocks)
         elif isinstance(message, Rows) and wire.kind == "data":
             self._check_rows(wire, server, blocks)
+
+    def _shares(self, message: Values | Reply, number: int) -> None:
+        """ps:0 has said how a round is shared by speed; in one term it always says the same."""
+        term = self.terms[number]
+        if term.cut.speeds is not None and message.speeds:
+            round_number = message.part // term.parts
+            before = term.cut.speeds.setdefault(round_number, message.speeds)
+            text = f"round {round_number} is shared by {before}, and by {message.speeds}"
+            self.demand(Promise.ONCE, before == message.speeds, text)
 
     def _begin_term(self, message: Initialise) -> None:
         assert self._setup is not None

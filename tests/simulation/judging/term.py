@@ -4,7 +4,7 @@ makes of them.
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -64,7 +64,7 @@ class TermSeen:
         self.begun = begun
         self.parts = begun.parts
         self.alone = message.state.alone
-        self.cut = begun.cut
+        self.cut = replace(begun.cut, speeds={}) if setup.by_speed else begun.cut
         self.units = Units(setup, begun, demand)
         self.optimizer = message.state.optimizer
         self.shown: dict[tuple[int, int], dict[float, bytes]] = defaultdict(dict)
@@ -185,7 +185,7 @@ class TermSeen:
         rules = [*self._told[version], *(self.orders[since].optimizer for since in before)]
         distinct = {str(rule): rule for rule in (rules if self._told[version] else [self._rule(version)])}
         return [
-            Gradient.of_round(self.model, server, self.setup, part, state, rule, steps)
+            Gradient.of_round(self.model, server, self.setup, self.cut, part, state, rule, steps)
             for rule in distinct.values()
         ]
 

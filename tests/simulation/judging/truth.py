@@ -25,14 +25,22 @@ class Gradient:
 
     @classmethod
     def of_round(
-        cls, model: Model, server: int, setup: Setup, part: int, held: State, rule: Optimizer, steps: int
+        cls,
+        model: Model,
+        server: int,
+        setup: Setup,
+        cut: Cut,
+        part: int,
+        held: State,
+        rule: Optimizer,
+        steps: int,
     ) -> "Gradient":
         """What a part of a round contributes: a replica begins with the server's values, and makes a step of
         its own on each batch, of which the first is number `steps` of this call of `fit`.
         """
-        parts = setup.cut.steps(part)
-        batches = [setup.scenario.stream.size(each // setup.cut.parts) for each, _ in parts]
-        unit = setup.unit(batches, [len(rows) for _, rows in parts])
+        parts = cut.steps(part)
+        unit = setup.unit(cut.data.size(part // cut.parts), sum(len(rows) for _, rows in parts))
+        batches = len(cut.data.batches_in(part // cut.parts))
         inner = optimizers.from_config({**rule.inner, "config": {**rule.inner["config"], "use_ema": False}})
         groups = model.plan.layout(server).groups
         own = [value.copy() for value in held.values]
@@ -40,7 +48,10 @@ class Gradient:
             if not len(rows):
                 continue
             step = replace(
-                inner, learning_rate=inner.learning_rate_at(rule.inner["updates"] + steps + number)
+                inner,
+                learning_rate=inner.learning_rate_at(
+                    rule.inner["updates"] + steps + number * batches // len(parts)
+                ),
             )
             blocks = model.gradient_of(server, each, np.array(rows, np.int64), unit)
             for group, value, block in zip(groups, own, blocks, strict=True):

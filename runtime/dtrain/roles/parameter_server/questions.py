@@ -325,6 +325,7 @@ class Questions:
             even=held.cut.even,
             rest=held.cut.rest,
             inner=held.store.optimizer.inner,
+            speeds=() if held.steps is None else held.steps.speeds,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.rule.shown_to(rank, leads)

@@ -1,5 +1,7 @@
 """The state of a server in one term: variables, their update rule, the table of pushes."""
 
+from math import inf
+
 import msgspec
 
 from dtrain.cluster import Role
@@ -192,8 +194,8 @@ class TermState(msgspec.Struct, kw_only=True):
         try:
             if min(message.examples, message.empty, message.ordinal, message.base_version) < 0:
                 raise InputError("a number of examples, empty parts, contributions or versions is below 0")
-            if message.steps < 1:
-                raise InputError("it is of no steps")
+            if message.steps < 1 or not 0 <= message.step_s < inf:
+                raise InputError("it is of no steps, or these took no time that there is")
             if not message.examples and isinstance(self.rule, AsyncRule):
                 raise InputError("it is of no examples, and no batch is in async")
             if self.applied is not None and (far := self.applied.obstacle(message.part)):
@@ -230,6 +232,7 @@ class TermState(msgspec.Struct, kw_only=True):
             part=part,
             tally=() if steps is None else steps.told_to(rank),
             inner=self.store.optimizer.inner,
+            speeds=() if steps is None else steps.speeds,
         )
         return reply, self.rule.shown_to(rank)
 
@@ -251,6 +254,7 @@ class TermState(msgspec.Struct, kw_only=True):
             tally=() if steps is None else steps.told_to(rank),
             repairs=steps is not None and steps.repairs_next(rank),
             inner=None if row.verdict is Verdict.PENDING else self.store.optimizer.inner,
+            speeds=() if steps is None else steps.speeds,
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.rule.shown_to(rank)

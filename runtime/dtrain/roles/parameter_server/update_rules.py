@@ -181,6 +181,7 @@ class SyncRule:
             part=part,
             tally=self._told_to(rank),
             inner=self._store.optimizer.inner,
+            speeds=() if steps is None else steps.speeds,
         )
         answer = Send(caller, reply, self._shown())
         return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]
@@ -281,6 +282,7 @@ class SyncRule:
                     part=part,
                     tally=self._told_to(rank),
                     inner=self._store.optimizer.inner,
+                    speeds=() if self._steps is None else self._steps.speeds,
                 )
                 answers.append(Send(waiting.caller, reply, values))
         return answers

@@ -106,7 +106,9 @@ class ReplicaDriver:
         """Get the values of this version, or of the last one, as soon as it has been made."""
         self._exchange(self.machine.wait_for(version))
 
-    def push(self, examples: int, empty: int, sums: Sums | None, steps: int = 1) -> Outcome:
+    def push(
+        self, examples: int, empty: int, sums: Sums | None, steps: int = 1, step_s: float = 0.0
+    ) -> Outcome:
         """Send the gradients, unless they are void; return when the next values allow computing."""
         if self.overtaken:
             self.overtaken = False
@@ -119,7 +121,8 @@ class ReplicaDriver:
             rows = self._routes.blocks(self.row_gradients) if self.tables else ()
             finite = not any_non_finite(chain(self._gradients.buffers.values(), *rows))
             self._outgoing = self._packing.pack(rows)
-        self._exchange(self.machine.push(finite, examples=examples, empty=empty, sums=sums, steps=steps))
+        about = {"examples": examples, "empty": empty, "steps": steps}
+        self._exchange(self.machine.push(finite, sums=sums, step_s=step_s, **about))
         self.row_gradients.clear()
         if self.machine.outcome is None:
             raise AssertionError("a push that was answered everywhere has an outcome")

@@ -123,12 +123,14 @@ class NextPart(Struct, frozen=True, gc=False):
         part: the number of the part, if it may.
         repairs: whether the part makes no step, because ps:0 has it already and another server may not.
         settled: False where ps:0 makes nothing more before every server has what it has.
+        speeds: by which a round of local steps is shared; see `state.rounds`.
     """
 
     permit: Permit = Permit.GRANTED
     part: int = NO_PART
     repairs: bool = False
     settled: bool = True
+    speeds: tuple[int, ...] = ()
 
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
@@ -223,6 +225,7 @@ class ReplicaMachine(msgspec.Struct):
         empty: int = 0,
         sums: Sums | None = None,
         steps: int = 1,
+        step_s: float = 0.0,
     ) -> list[Outgoing]:
         """Contribute the gradient from the values at hand; other arguments as in `Push`.
 
@@ -256,6 +259,7 @@ class ReplicaMachine(msgspec.Struct):
                 empty=empty,
                 sums=sums if server == self.host else None,
                 steps=steps,
+                step_s=step_s,
             )
             if server != self.host and self.first_judges:
                 for_others.append((server, message))
@@ -349,7 +353,7 @@ class ReplicaMachine(msgspec.Struct):
         self.first_step = message.first_step
         if server == self.host:
             permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
-            self.turn = NextPart(permit, message.part, message.repairs, message.settled)
+            self.turn = NextPart(permit, message.part, message.repairs, message.settled, message.speeds)
             self.cut = BatchCut(message.parts, message.even, message.rest)
             self.tally = message.tally
             self.inner = message.inner or self.inner
@@ -363,7 +367,8 @@ class ReplicaMachine(msgspec.Struct):
             self.versions[server] = reply.version
         if server == self.host:
             permit = Permit.GRANTED if reply.ticket else Permit.NONE
-            self.turn = NextPart(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
+            settled, speeds = self.sync or self.servers == 1, reply.speeds or self.turn.speeds
+            self.turn = NextPart(permit, reply.part, reply.repairs, settled, speeds)
             self.inner = reply.inner or self.inner
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import OuterSection, ServerSection, SyncSection, outer_of
+from dtrain.config import OuterSection, ServerSection, SyncSection, local_steps_of, outer_of
 from dtrain.config.choices import Merge, NumberFormat
 from dtrain.errors import SpecError
 from dtrain.learning import optimizers
@@ -84,12 +84,12 @@ def outer_config(
     """Return the servers' optimizer, as `optimizers.serialize` makes it, with the program's in it, which has
     made so many `updates` before this call of `fit`.
     """
-    assert isinstance(training.local_steps, int), "checked with the spec"
+    steps = local_steps_of(training)
     averages = {name: inner["config"][name] for name in AVERAGES}
     if averages["use_ema"]:
-        averages["ema_momentum"] **= training.local_steps  # as old as it would be after as many steps
+        averages["ema_momentum"] **= steps  # as old as it would be after as many steps
         if every := averages["ema_overwrite_frequency"]:
-            averages["ema_overwrite_frequency"] = max(1, every // training.local_steps)
+            averages["ema_overwrite_frequency"] = max(1, every // steps)
     takes_mean = outer.learning_rate == 1 and not outer.momentum and not averages["use_ema"]
     merges = isinstance(training, SyncSection) and training.merge == Merge.MEAN
     whole = merges and training.compression == NumberFormat.NONE
@@ -132,7 +132,7 @@ class RoundReplica(ServerReplica):
         self._store.fill(self._served, state.slots if fits else None)
         self._updates = state.step if fits else 0
         self.weights = self._store.variables
-        self._finite = True
+        self._began_s = 0.0
         self._watches = self.rank == 0 and self._machine.global_step == 0
         self._losses: list[float] = []
         self._given: list[tuple[float, int, Sums | None, int]] = []
@@ -151,6 +151,10 @@ class RoundReplica(ServerReplica):
         return OptimizerState(self._updates, self._store.all_slots())
 
     @property
+    def _step_s(self) -> float:
+        return (self._training.parts.clock.now() - self._began_s) / self._steps
+
+    @property
     def _steps_before(self) -> int:
         """How many steps the program's optimizer has made before the present round."""
         begun: int = self._said[UPDATES]
@@ -159,6 +163,8 @@ class RoundReplica(ServerReplica):
     def next_batch(self) -> int:
         """See `TurnReplica`; the round that is computed next begins with the newest values."""
         part = super().next_batch()
+        if self._given or not self._began_s:
+            self._began_s = self._training.parts.clock.now()
         self._obey()
         self._store.optimizer = copy(self._inner)
         for name, value in self.weights.items():
@@ -176,15 +182,17 @@ class RoundReplica(ServerReplica):
         machine = self._machine
         self._given.append((loss, examples, sums, empty))
         finite = not (examples and any_non_finite(self._memory.buffers.values()))
+        turn, cut = machine.turn, machine.cut.parts
+        parts = len(self._rounds.parts(turn.part, cut, turn.speeds))
         if examples and finite:
             # The rate follows the steps of the run, corrections of moments those that these have had.
-            rate = self._inner.learning_rate_at(self._steps_before + len(self._given) - 1)
+            done = (len(self._given) - 1) * len(self._rounds.batches(turn.part // cut)) // parts
+            rate = self._inner.learning_rate_at(self._steps_before + done)
             self._store.optimizer.learning_rate = rate
             self._store.make(Contributions([self._memory.blocks[0]], 1, None, self._updates))
             self._updates += 1
             self._steps += 1
-        batches = self._rounds.batches(machine.turn.part // machine.cut.parts)
-        return MORE if finite and len(self._given) < len(batches) else self._push(finite=finite)
+        return MORE if finite and len(self._given) < parts else self._push(finite=finite)
 
     def _push(self, *, finite: bool) -> Outcome:
         for name, pushed in self._pushed.items():

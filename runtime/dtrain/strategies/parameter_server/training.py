@@ -124,6 +124,11 @@ class ServerReplica(TurnReplica):
         """The state of the program's optimizer, where the replica has it."""
         return None
 
+    @property
+    def _step_s(self) -> float:
+        """How long each step of a round has taken."""
+        return 0.0
+
     def next_batch(self) -> int:
         return self._machine.turn.part
 
@@ -143,7 +148,7 @@ class ServerReplica(TurnReplica):
         reporter = self._reporter
         reporter.slow_down(self._begun_s)
         try:
-            outcome = self._driver.push(examples, empty, sums, self._steps)
+            outcome = self._driver.push(examples, empty, sums, self._steps, self._step_s)
             self._training.keep_changes()
         except DtrainError as error:
             raise self._training.reason_of(error) from None
@@ -213,6 +218,10 @@ class ServerTraining(TurnTraining):
     @property
     def finished(self) -> bool:
         return self._machine.finished
+
+    @property
+    def speeds(self) -> Sequence[int]:
+        return self._machine.turn.speeds
 
     @property
     def repairs(self) -> bool:

@@ -192,7 +192,7 @@ class Fit(msgspec.Struct):
             ranks = [replica.rank for replica in training.replicas]
             streams = batches.streams(ranks, training.cut, self.class_weight)
             if rounds is not None:
-                streams = [RoundStream(stream, rounds, training.cut) for stream in streams]
+                streams = [RoundStream(stream, rounds, training) for stream in streams]
             trace, activity = strategy.context.trace, strategy.context.activity
             forecasts = forecasts_of(ranks, training.cut, strategy.context.num_replicas, epochs.max_steps)
             read_s, begun_s = activity.input_s, time.monotonic()
