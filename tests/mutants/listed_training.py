@@ -90,6 +90,16 @@ LOCAL_STEPS = [
     bug(LOCAL, "RoundReplica._push", "name in self.updates or self._outer.values", "self._outer.values"),
     bug(LOCAL, "RoundReplica.next_batch", "self._obey()"),
     bug(
+        LOCAL,
+        "RoundRows.begin",
+        "_joined({name: array[others] for name, array in self._kept.items()}, moved)",
+        "moved",
+    ),
+    bug(LOCAL, "RoundRows.update", "self._round[MOVED][places] = True", "self._round[MOVED][:] = True"),
+    bug("parameters/updater.py", "_TableUpdate.make", "optimizer.values", "False"),
+    bug("state/rounds.py", "Rounds.parts", "batches.stop * parts", "batches.stop * parts - 1"),
+    bug("control/sync_steps.py", "SyncSteps.speeds", "self._speeds[0] != self.dealer.batch", "True"),
+    bug(
         "state/feed.py",
         "Feed.other_rounds",
         "self.local_steps or before.local_steps",

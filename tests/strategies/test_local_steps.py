@@ -3,14 +3,17 @@
 Rule *Rounds* (docs/design/protocol.md#rounds).
 """
 
+import in_memory
 import numpy as np
 import pytest
-from in_memory import InMemoryCluster, step_in_work
+from in_memory import Connection, InMemoryCluster, step_in_work
 
 import dtrain as dt
 from dtrain.config import CheckpointSection, OuterSection
-from dtrain.errors import CheckpointError
+from dtrain.errors import CheckpointError, SpecError
+from dtrain.messages import Push
 from dtrain.strategies.single import SingleStrategy
+from dtrain.training.fits import fitting
 
 EXAMPLES, BATCH, EPOCHS, H = 62, 6, 3, 4
 """11 batches an epoch, the last one of 2 examples: rounds of 4, 4 and 3 batches."""
@@ -344,3 +347,118 @@ def test_rates_that_make_the_loss_grow_are_named(tmp_path, capsys):
     InMemoryCluster(tmp_path, 1, 1, local_steps=H, outer=outer).run(line, body)
     said = capsys.readouterr()
     assert "training.outer.learning_rate is 1.5, perhaps too large" in said.out + said.err
+
+
+# Tables that travel by rows
+
+ROWS, WIDTH = 200, 4
+READ = chance.integers(0, ROWS, (60, 2))
+RATED = chance.normal(size=(60, 1)).astype(np.float32)
+INNER = {
+    "sgd": lambda: dt.optimizers.SGD(0.05),
+    "adagrad, clipvalue": lambda: dt.optimizers.Adagrad(0.1, clipvalue=0.05),
+}
+
+
+def rated(rule):
+    def build():
+        layers = [
+            dt.layers.Embedding(ROWS, WIDTH, input_shape=(2,), name="t"),
+            dt.layers.Flatten(),
+            dt.layers.Dense(1),
+        ]
+        model = dt.Sequential(layers)
+        model.compile(INNER.get(rule, rule)(), "mse")
+        return model
+
+    return build
+
+
+def fit_rated(model):
+    history = model.fit(READ, RATED, batch_size=BATCH, epochs=EPOCHS, verbose=0, shuffle=False)
+    return history.history["loss"], [np.asarray(each) for each in model.get_weights()]
+
+
+@pytest.mark.parametrize("rule", INNER)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weighting": "examples"},
+        {"outer": OuterSection()},
+        {"local_steps": {"by_speed": H}, "replicas": 1},
+        {"replicas": 1},
+    ],
+    ids=["mean", "examples", "diloco", "by speed", "one replica"],
+)
+def test_rows_come_to_the_bits_of_whole_tables(tmp_path, monkeypatch, rule, settings):
+    settings = {"local_steps": H, "replicas": REPLICAS, **settings}
+    replicas = settings.pop("replicas")
+    whole, *_ = InMemoryCluster(tmp_path / "1", replicas, 2, **settings).run(rated(rule), fit_rated)
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    found = InMemoryCluster(tmp_path / "2", replicas, 2, **settings).run(rated(rule), fit_rated)
+    for losses, weights in found:
+        assert losses == whole[0]
+        for mine, expected in zip(weights, whole[1], strict=True):
+            np.testing.assert_array_equal(mine, expected)
+
+
+def test_differences_of_rows_travel_in_fewer_bits(tmp_path, monkeypatch):
+    exact, *_ = InMemoryCluster(tmp_path / "1", REPLICAS, 2, local_steps=H).run(rated("sgd"), fit_rated)
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    cluster = InMemoryCluster(tmp_path / "2", REPLICAS, 2, local_steps=H, compression="bf16")
+    found, *_ = cluster.run(rated("sgd"), fit_rated)
+    for mine, expected in zip(found[1], exact[1], strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=0.05, atol=0.01)
+
+
+def test_a_rule_that_moves_every_row_moves_those_that_were_read(tmp_path, monkeypatch):
+    """As the lazy form of Adam: its moments of a row are those of the steps that have read it."""
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    model = rated(lambda: dt.optimizers.Adam(0.01))
+    start = np.asarray(model().get_weights()[0])
+    [(losses, weights)] = InMemoryCluster(tmp_path, 1, 1, local_steps=H).run(model, fit_rated)
+    moved = np.any(weights[0] != start, axis=1)
+    assert set(np.flatnonzero(moved)) == set(READ.reshape(-1).tolist())
+    assert losses[-1] < losses[0]
+
+
+def test_asynchronous_rounds_push_rows(tmp_path, monkeypatch):
+    """With one replica a push is a step of SGD at the servers: whole tables come to the same, but for the last bits."""
+    settings = {"updates": "async", "local_steps": H, "outer": OuterSection(momentum=0.5, delayed=True)}
+    whole, *_ = InMemoryCluster(tmp_path / "1", 1, 2, **settings).run(rated("sgd"), fit_rated)
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    found, *_ = InMemoryCluster(tmp_path / "2", 1, 2, **settings).run(rated("sgd"), fit_rated)
+    for mine, expected in zip(found[1], whole[1], strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
+
+
+class Counts(Connection):
+    """A connection that counts the elements that replicas push."""
+
+    pushed = 0
+
+    def send(self, message, blocks=()):
+        if isinstance(message, Push):
+            Counts.pushed += sum(np.asarray(block).nbytes for block in blocks)
+        super().send(message, blocks)
+
+
+def test_a_round_pushes_the_rows_that_it_has_moved_and_no_others(tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    monkeypatch.setattr(in_memory, "Connection", Counts)
+    monkeypatch.setattr(Counts, "pushed", 0)
+    InMemoryCluster(tmp_path, 1, 1, local_steps=H).run(rated("sgd"), fit_rated)
+    per_epoch = -(-len(READ) // BATCH)
+    rounds = [range(first, min(first + H, per_epoch)) for first in range(0, per_epoch, H)]
+    rows = sum(len(np.unique(READ[each.start * BATCH : each.stop * BATCH])) for each in rounds)
+    dense = (WIDTH * 2 + 1) * 4
+    assert Counts.pushed == EPOCHS * (rows * (WIDTH * 4 + 8) + len(rounds) * dense)
+
+
+@pytest.mark.parametrize("limit", ["clipnorm", "global_clipnorm"])
+def test_a_limited_norm_of_rows_is_refused_by_name(tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(fitting, "TABLE_BYTES", 1)
+    build = rated(lambda: dt.optimizers.SGD(0.1, **{limit: 1.0}))
+    with pytest.raises(SpecError, match=f"t/embeddings .* {limit} is there only where whole"):
+        InMemoryCluster(tmp_path, 1, 1, local_steps=H).run(build, fit_rated)

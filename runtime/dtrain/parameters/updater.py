@@ -252,6 +252,12 @@ class _TableUpdate:
             pairs.append((listed[start:stop], rows[start:stop]))
         if given.count == 1:
             return SparseRows(*pairs[0])
+        if self._step.optimizer.values:
+            held = self._arrays[0][VALUES][ids]
+            blocks = [held.copy() for _ in pairs]
+            for block, (listed, rows) in zip(blocks, pairs, strict=True):
+                block[np.searchsorted(ids, listed)] = rows
+            return SparseRows(ids, mean_of_state(blocks, given.count, given.weights, held))
         return SparseRows(ids, row_mean(pairs, given.count, given.weights, ids))
 
     def make(self, block: Block) -> None:
@@ -265,6 +271,9 @@ class _TableUpdate:
         assert isinstance(gradient, SparseRows), "a gradient keeps its kind"
         slots, ids = self._place(block, gradient.ids)
         value = slots.pop(VALUES)
+        if optimizer.values:
+            value[ids] = gradient.rows
+            return
         scale = step.given.rate_scale
         optimizer.update_rows(value, ids, gradient.rows, slots, step.number, rate_scale=scale)
         if step.ends and self._moves_all:  # else there are no moving averages, with which every row moves

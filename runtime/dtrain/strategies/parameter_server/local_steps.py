@@ -9,8 +9,12 @@ gradient.
 
 In float32 `base - (base - new)` is not `new`. So where the outer optimizer takes the mean alone, replicas
 push their variables, and the mean of one replica is what one process has, to the bit.
+
+Of a table that travels by rows a replica has those that its round has read, and pushes those that it has
+moved.
 """
 
+from collections.abc import Mapping
 from copy import copy
 from functools import partial
 from typing import Any
@@ -23,21 +27,27 @@ from dtrain.config import OuterSection, ServerSection, SyncSection, local_steps_
 from dtrain.config.choices import Merge, NumberFormat
 from dtrain.errors import SpecError
 from dtrain.learning import optimizers
+from dtrain.learning.core import clipping
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.update_rules import OuterSGD
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters import placement
 from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.parameters.store import Store
+from dtrain.parameters.table import VALUES
 from dtrain.parameters.updater import Contributions
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.tally import added
 from dtrain.strategies.interface import Problem
 from dtrain.strategies.parameter_server.training import LocalTrainingParts, ServerReplica, ServerTraining
+from dtrain.types import Array
+from dtrain.variables.lazy_table import LazyTable
 
 AVERAGES = ("use_ema", "ema_momentum", "ema_overwrite_frequency")
 """What of the program's optimizer the servers do: a replica's average would end with its process."""
 UPDATES = "updates"
+IDS, SERVED, MOVED = "ids", "served", "moved"
 MORE = Outcome(Verdict.PENDING)
 ROUNDS_WATCHED = 10
 GROWN, RISEN = 1.1, 2.0
@@ -55,14 +65,15 @@ def begin(
         state: of the inner optimizer in this task's replica, from the `fit` before.
 
     Raises:
-        SpecError: it has tables for which rounds are not there yet.
+        SpecError: a norm is limited to which rows belong that no replica has.
     """
-    if tables := [spec.name for spec in problem.variables if spec.sparse]:
-        raise SpecError(
-            f"training.local_steps: {tables[0]} is an embedding table that travels by rows, and in local "
-            "steps whole variables travel: expected tables below 1 MiB and an optimizer that treats all "
-            "rows alike, or local_steps: 1"
-        )
+    tables = [spec.name for spec in problem.variables if spec.sparse and spec.trainable]
+    for limit in ("clipnorm", "global_clipnorm") if tables else ():
+        if problem.optimizer["config"].get(limit) is not None:
+            raise SpecError(
+                f"training.local_steps: {tables[0]} is an embedding table that travels by rows, and "
+                f"{limit} is there only where whole variables do: expected clipvalue, or local_steps: 1"
+            )
     outer = outer_of(training)
     rounds = problem.rounds
     assert outer is not None, "it has local steps"
@@ -105,6 +116,76 @@ def outer_config(
     return optimizers.serialize(rule)
 
 
+class RoundRows:
+    """The rows of a table that a replica has read in its round, as its steps have moved them.
+
+    A step moves the rows of which it has gradients. A rule that moves all others too (momentum, Adam) leaves
+    these as they are, as its lazy form does. Moments stay from round to round.
+
+    Attributes:
+        own: the table as the program reads it.
+    """
+
+    def __init__(self, served: Array, optimizer: optimizers.Optimizer) -> None:
+        """Begin without rows; `served` has those of the servers, `optimizer` says which moments there are."""
+        self._served = served
+        self._optimizer = optimizer
+        self.own: Any = LazyTable(served.shape, served.dtype, self._rows_of)
+        self._kept = self._round = self._new(np.empty(0, np.int64))
+
+    def _new(self, ids: Array) -> dict[str, Array]:
+        rows = self._served[ids]
+        moments = self._optimizer.initial_slots(rows)
+        return {IDS: ids, VALUES: rows, SERVED: rows.copy(), MOVED: np.zeros(len(ids), bool), **moments}
+
+    def begin(self) -> None:
+        """Begin a round: keep the moments of the one before."""
+        moved = {name: array[self._round[MOVED]] for name, array in self._round.items()}
+        others = ~np.isin(self._kept[IDS], moved[IDS])
+        self._kept = _joined({name: array[others] for name, array in self._kept.items()}, moved)
+        self._round = self._new(np.empty(0, np.int64))
+
+    def _places_of(self, ids: Array) -> Array:
+        """Return where the rows of ascending ids are, fetched if they were not yet."""
+        missing = np.setdiff1d(ids, self._round[IDS], assume_unique=True)
+        if missing.size:
+            new, kept = self._new(missing), self._kept
+            _, here, there = np.intersect1d(missing, kept[IDS], assume_unique=True, return_indices=True)
+            for name in new.keys() - {IDS, VALUES, SERVED, MOVED}:
+                new[name][here] = kept[name][there]
+            self._round = _joined(self._round, new)
+        return np.searchsorted(self._round[IDS], ids)
+
+    def _rows_of(self, ids: Array) -> Array:
+        places = self._places_of(ids)
+        return self._round[VALUES][places]
+
+    def update(self, gradient: SparseRows, optimizer: optimizers.Optimizer, step: int) -> None:
+        """Move the rows of a gradient, in the update after `step` of them."""
+        places = self._places_of(gradient.ids)
+        if optimizer.clipvalue is not None:
+            clipped = clipping.clip_by_value(gradient, -optimizer.clipvalue, optimizer.clipvalue)
+            assert isinstance(clipped, SparseRows), "a gradient keeps its kind"
+            gradient = clipped
+        slots = {name: self._round[name][places] for name in optimizer.initial_slots(np.empty(0))}
+        rows = self._round[VALUES][places]
+        optimizer.update_rows(rows, np.arange(len(rows)), gradient.rows, slots, step)
+        for name, array in {VALUES: rows, **slots}.items():
+            self._round[name][places] = array
+        self._round[MOVED][places] = True
+
+    def moved(self, *, values: bool) -> SparseRows:
+        """Return by how much less the rows are that the round has moved; or these themselves."""
+        found = {name: array[self._round[MOVED]] for name, array in self._round.items()}
+        return SparseRows(found[IDS], found[VALUES] if values else found[SERVED] - found[VALUES])
+
+
+def _joined(some: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the rows of both, in the order of their ids."""
+    order = np.argsort(np.concatenate([some[IDS], others[IDS]]))
+    return {name: np.concatenate([array, others[name]])[order] for name, array in some.items()}
+
+
 class RoundReplica(ServerReplica):
     """The replica of one task in local steps; its weights are its own until the round ends."""
 
@@ -117,7 +198,8 @@ class RoundReplica(ServerReplica):
         self._outer = optimizers.from_config(local.rule)
         self._pushed = {**self.gradients, **self.updates}
         self._served = training.weights
-        plan = placement.plan(gradients.plan.variables, servers=1)
+        every = gradients.plan.variables
+        plan = placement.plan([spec for spec in every if not spec.sparse], servers=1)
         self._memory = ReplicaMemory(plan)
         arrays = self._memory.variables
         self.gradients = {name: arrays[name] for name in self.gradients}
@@ -131,7 +213,12 @@ class RoundReplica(ServerReplica):
         fits = set(state.slots) >= set(self._store.slot_names)
         self._store.fill(self._served, state.slots if fits else None)
         self._updates = state.step if fits else 0
-        self.weights = self._store.variables
+        self._dense = self._store.variables
+        trained = [spec.name for spec in every if spec.sparse and spec.trainable]
+        self._tables = {name: RoundRows(self._served[name], self._inner) for name in trained}
+        self.rows = {}
+        own = {name: table.own for name, table in self._tables.items()}
+        self.weights = {**self._served, **self._dense, **own}
         self._began_s = 0.0
         self._watches = self.rank == 0 and self._machine.global_step == 0
         self._losses: list[float] = []
@@ -167,8 +254,10 @@ class RoundReplica(ServerReplica):
             self._began_s = self._training.parts.clock.now()
         self._obey()
         self._store.optimizer = copy(self._inner)
-        for name, value in self.weights.items():
+        for name, value in self._dense.items():
             value[...] = self._served[name]
+        for table in self._tables.values():
+            table.begin()
         for name, update in self.updates.items():
             update[...] = self._served[name]
         self._given.clear()
@@ -181,7 +270,8 @@ class RoundReplica(ServerReplica):
         """
         machine = self._machine
         self._given.append((loss, examples, sums, empty))
-        finite = not (examples and any_non_finite(self._memory.buffers.values()))
+        found = [*self._memory.buffers.values(), *(each.rows for each in self.rows.values())]
+        finite = not (examples and any_non_finite(found))
         turn, cut = machine.turn, machine.cut.parts
         parts = len(self._rounds.parts(turn.part, cut, turn.speeds))
         if examples and finite:
@@ -190,9 +280,12 @@ class RoundReplica(ServerReplica):
             rate = self._inner.learning_rate_at(self._steps_before + done)
             self._store.optimizer.learning_rate = rate
             self._store.make(Contributions([self._memory.blocks[0]], 1, None, self._updates))
+            for name, gradient in self.rows.items():
+                self._tables[name].update(gradient, self._store.optimizer, self._updates)
             self._updates += 1
             self._steps += 1
-        return MORE if finite and len(self._given) < parts else self._push(finite=finite)
+        goes_on = finite and len(self._given) < parts and not self._driver.overtaken
+        return MORE if goes_on else self._push(finite=finite)
 
     def _push(self, *, finite: bool) -> Outcome:
         for name, pushed in self._pushed.items():
@@ -202,6 +295,8 @@ class RoundReplica(ServerReplica):
                 pushed[...] = self.weights[name]
             else:
                 np.subtract(self._served[name], self.weights[name], out=pushed)
+        moved = {name: table.moved(values=self._outer.values) for name, table in self._tables.items()}
+        self._driver.row_gradients.update(moved if finite else self.rows)
         self._steps = max(1, self._steps)
         examples = sum(count for _, count, _, _ in self._given)
         loss = sum(loss * count for loss, count, _, _ in self._given) / max(1, examples)
