@@ -84,8 +84,8 @@ LOCAL_STEPS = [
     bug(
         LOCAL,
         "RoundReplica.commit",
-        "finite and len(self._given) < len(batches)",
-        "len(self._given) < len(batches)",
+        "finite and len(self._given) < parts and not self._driver.overtaken",
+        "len(self._given) < parts and not self._driver.overtaken",
     ),
     bug(LOCAL, "RoundReplica._push", "name in self.updates or self._outer.values", "self._outer.values"),
     bug(LOCAL, "RoundReplica.next_batch", "self._obey()"),

@@ -111,7 +111,7 @@ def runs_of(rates):
     """The settings and the rate of each run, by name."""
     low, middle, _ = rates
     runs = {f"sync, rate {rate:g}": ({}, rate) for rate in rates}
-    for rate in rates[:2]:
+    for rate in rates:
         runs[f"mean, H = 20, rate {rate:g}"] = {"local_steps": H}, rate
         runs[f"quorum 6, mean, rate {rate:g}"] = QUORUM, rate
     runs |= {
