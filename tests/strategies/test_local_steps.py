@@ -462,3 +462,55 @@ def test_a_limited_norm_of_rows_is_refused_by_name(tmp_path, monkeypatch, limit)
     build = rated(lambda: dt.optimizers.SGD(0.1, **{limit: 1.0}))
     with pytest.raises(SpecError, match=f"t/embeddings .* {limit} is there only where whole"):
         InMemoryCluster(tmp_path, 1, 1, local_steps=H).run(build, fit_rated)
+
+
+# Moments that are kept
+
+
+def with_moments(at):
+    """The same model as `stopped_at`, whose optimizer has moments."""
+    model = stopped_at(at)
+    model.compile(dt.optimizers.Adam(0.02), dt.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+KEPT = CheckpointSection(every_steps=1, keep=100, inner=True)
+
+
+@pytest.mark.parametrize("step", [1, ROUNDS + 1, 2 * ROUNDS + 1])
+def test_moments_that_are_kept_make_a_resume_the_undisturbed_run_to_the_bit(step, tmp_path):
+    straight = InMemoryCluster(tmp_path / "straight", 1, 2, OFTEN, local_steps=H)
+    [expected] = straight.run(lambda: with_moments(-1), fit_all)
+    with pytest.raises(SystemExit):
+        InMemoryCluster(tmp_path, 1, 2, KEPT, local_steps=H).run(lambda: with_moments(step), fit_all)
+    [found] = InMemoryCluster(tmp_path, 1, 1, KEPT, local_steps=H).run(lambda: with_moments(-1), fit_all)
+    assert found[0] == expected[0]
+    for mine, undisturbed in zip(found[1], expected[1], strict=True):
+        np.testing.assert_array_equal(mine, undisturbed)
+
+
+def test_moments_that_are_lost_are_said_with_the_remedy(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        InMemoryCluster(tmp_path, 1, 1, OFTEN, local_steps=H).run(lambda: with_moments(2), fit_all)
+    assert "checkpoint.inner" not in capsys.readouterr().err
+    InMemoryCluster(tmp_path, 1, 1, OFTEN, local_steps=H).run(lambda: with_moments(-1), fit_all)
+    said = capsys.readouterr().err
+    assert said.count("the moments of its optimizer ended with the process before it") == 1
+    assert "at step 2; checkpoint.inner: true keeps them" in said
+
+
+def test_a_rule_without_moments_loses_none(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        InMemoryCluster(tmp_path, 1, 1, OFTEN, local_steps=H).run(lambda: stopped_at(2), fit_all)
+    InMemoryCluster(tmp_path, 1, 1, OFTEN, local_steps=H).run(lambda: stopped_at(-1), fit_all)
+    assert "moments" not in capsys.readouterr().err
+
+
+def test_kept_moments_that_are_damaged_are_passed_over_for_those_before(tmp_path):
+    with pytest.raises(SystemExit):
+        InMemoryCluster(tmp_path, 1, 1, KEPT, local_steps=H).run(lambda: with_moments(4), fit_all)
+    kept = sorted((tmp_path / "tasks" / "chief-0" / "inner").glob("ckpt-*"))
+    assert len(kept) > 1
+    (kept[-1] / "arrays.safetensors").write_bytes(b"damaged")
+    [found] = InMemoryCluster(tmp_path, 1, 1, KEPT, local_steps=H).run(lambda: with_moments(-1), fit_all)
+    assert len(found[0]) == EPOCHS

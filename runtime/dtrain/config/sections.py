@@ -100,6 +100,7 @@ class CheckpointSection(msgspec.Struct, frozen=True):
     keep: AtLeast1[int] = 5
     keep_every_n_hours: AtLeast0[float] | None = None
     remote: str | None = None
+    inner: bool = False
 
     def problems(self) -> Iterator[Problem]:
         if self.remote is not None and "://" not in self.remote:

@@ -223,6 +223,10 @@ class RunFiles(msgspec.Struct, frozen=True):
     def status(self, task: TaskId) -> Path:
         return self.task(task) / "status.json"
 
+    def moments(self, task: TaskId) -> Path:
+        """Return where a replica in local steps keeps the moments of its optimizer (`checkpoint.inner`)."""
+        return self.task(task) / "inner"
+
     def joined(self, task: TaskId) -> Path:
         return self.task(task) / "joined.json"
 

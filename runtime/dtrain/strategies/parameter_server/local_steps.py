@@ -14,18 +14,29 @@ Of a table that travels by rows a replica has those that its round has read, and
 moved.
 """
 
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from dtrain import checkpoints
 from dtrain.checkpoints import OptimizerState
-from dtrain.config import OuterSection, ServerSection, SyncSection, local_steps_of, outer_of
+from dtrain.config import (
+    CheckpointSection,
+    OuterSection,
+    ServerSection,
+    SyncSection,
+    local_steps_of,
+    outer_of,
+)
 from dtrain.config.choices import Merge, NumberFormat
-from dtrain.errors import SpecError
+from dtrain.errors import CheckpointError, SpecError
 from dtrain.learning import optimizers
 from dtrain.learning.core import clipping
 from dtrain.learning.core.sparse_rows import SparseRows
@@ -56,13 +67,21 @@ GROWN, RISEN = 1.1, 2.0
 
 
 def begin(
-    problem: Problem, training: ServerSection, replicas: int, state: OptimizerState | None
+    problem: Problem,
+    training: ServerSection,
+    replicas: int,
+    state: OptimizerState | None,
+    *,
+    kept: "KeptMoments | None" = None,
+    succeeds: bool = False,
 ) -> tuple[Problem, LocalTrainingParts]:
     """Return a call of `fit` as servers are told of it, whose optimizer is the outer one; and what replicas
     need.
 
     Args:
         state: of the inner optimizer in this task's replica, from the `fit` before.
+        kept: what an earlier process of this task has kept of its moments; None: nothing is kept.
+        succeeds: whether there was such a process.
 
     Raises:
         SpecError: a norm is limited to which rows belong that no replica has.
@@ -85,7 +104,7 @@ def begin(
         wrap=wrap,
         rule=told.optimizer,
         state=problem.state or state,
-        make_replica=RoundReplica,
+        make_replica=partial(RoundReplica, kept=kept, succeeds=succeeds),
     )
 
 
@@ -114,6 +133,45 @@ def outer_config(
         **averages,
     )
     return optimizers.serialize(rule)
+
+
+class KeptMoments:
+    """The moments of a task's replica, in checkpoints of its own beside the run's (`checkpoint.inner`)."""
+
+    def __init__(self, directory: Path, section: CheckpointSection) -> None:
+        self._directory = directory
+        self._section = section
+        self._saved = time.monotonic(), 0
+
+    def is_due(self, step: int) -> bool:
+        (saved_s, saved), every_s, every = self._saved, self._section.every_s, self._section.every_steps
+        due = every_s is not None and time.monotonic() - saved_s >= every_s
+        return due or (every is not None and step // every > saved // every)
+
+    def save(self, step: int, state: OptimizerState) -> None:
+        """Write what a replica has as it begins the round after `step`. Raises a CheckpointError."""
+        arrays = {
+            checkpoints.slot_key(name, slot): array
+            for slot, by_variable in state.slots.items()
+            for name, array in by_variable.items()
+        }
+        now = time.time()
+        checkpoints.save(self._directory, step, {**arrays, UPDATES: np.array([state.step])}, now=now)
+        checkpoints.rotate(self._directory, keep=self._section.keep, now=now)
+        self._saved = time.monotonic(), step
+
+    def find(self, step: int) -> tuple[int, OptimizerState] | None:
+        """Return the newest that are of no later step than this one, and of which."""
+        for each in reversed(checkpoints.list_checkpoints(self._directory)):
+            with suppress(CheckpointError, OSError):
+                if each.step <= step:
+                    with checkpoints.open_checkpoint(each.path) as found:
+                        slots: dict[str, dict[str, Array]] = {}
+                        for key in filter(checkpoints.is_slot, found.arrays):
+                            name, slot = checkpoints.split_slot_key(key)
+                            slots.setdefault(slot, {})[name] = found.read(key)
+                        return each.step, OptimizerState(int(found.read(UPDATES)[0]), slots)
+        return None
 
 
 class RoundRows:
@@ -189,7 +247,14 @@ def _joined(some: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str,
 class RoundReplica(ServerReplica):
     """The replica of one task in local steps; its weights are its own until the round ends."""
 
-    def __init__(self, training: ServerTraining, gradients: ReplicaMemory) -> None:
+    def __init__(
+        self,
+        training: ServerTraining,
+        gradients: ReplicaMemory,
+        *,
+        kept: KeptMoments | None,
+        succeeds: bool,
+    ) -> None:
         """Begin with the moments that the task has from an earlier call of `fit`, or a file, else without."""
         super().__init__(training, gradients)
         local = training.parts.local
@@ -209,7 +274,8 @@ class RoundReplica(ServerReplica):
         layout = plan.layout(0)
         zeros = [np.zeros(group.size, group.dtype) for group in layout.groups]
         self._store = Store(layout, optimizers.serialize(self._inner), zeros)
-        state = local.state or OptimizerState(0, {})
+        self._kept = kept if self._store.slot_names else None
+        state = local.state or (self._found() if succeeds else None) or OptimizerState(0, {})
         fits = set(state.slots) >= set(self._store.slot_names)
         self._store.fill(self._served, state.slots if fits else None)
         self._updates = state.step if fits else 0
@@ -223,6 +289,40 @@ class RoundReplica(ServerReplica):
         self._watches = self.rank == 0 and self._machine.global_step == 0
         self._losses: list[float] = []
         self._given: list[tuple[float, int, Sums | None, int]] = []
+        self._at_start = 0, OptimizerState(0, {})
+
+    def _found(self) -> OptimizerState | None:
+        """Return the moments that an earlier process has kept, and say what became of them."""
+        step = self._machine.global_step
+        if not (step and self._store.slot_names):
+            return None
+        found = None if self._kept is None else self._kept.find(step)
+        if found is None:
+            self._reporter.warn(
+                "the moments of its optimizer ended with the process before it, so it begins without at step "
+                f"{step}; checkpoint.inner: true keeps them"
+            )
+            return None
+        self._reporter.announce(f"the moments of its optimizer are those that it had at step {found[0]}")
+        return found[1]
+
+    def _keep(self) -> None:
+        """Remember the moments with which a round begins, for a process that goes on after this one."""
+        state, step = self.state, self._machine.global_step
+        copies = {
+            slot: {name: array.copy() for name, array in views.items()} for slot, views in state.slots.items()
+        }
+        self._at_start = step, OptimizerState(state.step, copies)
+        if self._kept is not None and self._kept.is_due(step):
+            self.close()
+
+    def close(self) -> None:
+        if self._kept is None or not self._at_start[0]:
+            return
+        try:
+            self._kept.save(*self._at_start)
+        except CheckpointError as error:
+            self._reporter.warn(f"the moments of its optimizer are not kept: {error}")
 
     def _obey(self) -> None:
         """Take over the numbers of the program's optimizer that are in force with the newest values."""
@@ -252,6 +352,8 @@ class RoundReplica(ServerReplica):
         part = super().next_batch()
         if self._given or not self._began_s:
             self._began_s = self._training.parts.clock.now()
+            if self._kept is not None:
+                self._keep()
         self._obey()
         self._store.optimizer = copy(self._inner)
         for name, value in self._dense.items():

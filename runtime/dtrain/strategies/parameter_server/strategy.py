@@ -18,6 +18,7 @@ from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.chief.driver import request_kill, server_name
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
+from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
@@ -111,7 +112,17 @@ class ServersStrategy(Strategy):
             from dtrain.strategies.parameter_server import local_steps
 
             before = self.optimizer_state(problem.owner)
-            problem, local = local_steps.begin(problem, self.training, self.context.num_replicas, before)
+            spec, folder, kept = self.assignment.spec.checkpoint, self._task.run_dir, None
+            if spec.inner and folder is not None:
+                kept = local_steps.KeptMoments(RunFiles(folder).moments(self.assignment.task), spec)
+            problem, local = local_steps.begin(
+                problem,
+                self.training,
+                self.context.num_replicas,
+                before,
+                kept=kept,
+                succeeds=bool(self.assignment.attempt or self._task.begun_with),
+            )
         plan = placement.plan(
             problem.variables,
             len(self.assignment.cluster.servers),

@@ -129,6 +129,10 @@ class ServerReplica(TurnReplica):
         """How long each step of a round has taken."""
         return 0.0
 
+    def close(self) -> None:
+        """Keep what the replica alone has, as training ends here."""
+        return
+
     def next_batch(self) -> int:
         return self._machine.turn.part
 
@@ -264,6 +268,8 @@ class ServerTraining(TurnTraining):
         """Repeat the order in force, where the servers have begun another term and wait for it."""
 
     def close(self, error: BaseException | None = None) -> None:
+        for replica in self.replicas:
+            replica.close()
         reporter = self._reporter
         reporter.progress(self.global_step)  # others may have made the last steps
         reporter.current()  # with the bytes of the connections, which are closed next
