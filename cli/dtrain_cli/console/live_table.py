@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dtrain.cluster import Role, TaskId
 from dtrain.messages.membership import NEXT_CHECKPOINT, TaskStatus, global_step
-from dtrain.process.plain_text import plain_line
+from dtrain.process.plain_text import bytes_text, plain_line
 from dtrain.runs.states import HAS_PROCESS, RunState, TaskState
 from dtrain_cli.runs.advice import Row, advice, slow_replicas, total_examples_per_s
 
@@ -20,6 +20,7 @@ INPUT_BOUND = 0.1
 INPUT_STALLS_S = 2.0
 REMARK = ""
 NUMBERS = {"step": "{}", "loss": "{:.4f}", "ex/s": "{:,.0f}", "staleness": "{:.2f}", "too late": "{}"}
+NUMBERS |= {"local steps": "{}", "sent": "{}"}
 _SMALL_LOSS = "{:.2e}"
 _COLUMNS = {name: name for name in ("task", "state", *NUMBERS, REMARK)}
 _FIRST_TO_GO = ("too late", "staleness", "ex/s", "loss", REMARK)
@@ -85,7 +86,8 @@ class LiveTable:
         elapsed_s = time.monotonic() - self._started_s
         text = f"{plain_line(self._headline)}  {duration_text(elapsed_s)}"
         if step is not None:
-            text += f"  step {step}" + (f"/{last}" if last else "")
+            in_rounds = any(status.local_steps is not None for status in statuses)
+            text += f"  {'round' if in_rounds else 'step'} {step}" + (f"/{last}" if last else "")
         under_way = any(row.state == TaskState.RUNNING for row in rows)
         if step is not None:
             self._pace = pace_of(self._pace, step, elapsed_s)
@@ -189,7 +191,8 @@ def _step(row: Row) -> int:
 def _cells(row: Row, slowness: float | None) -> dict[str, str]:
     status = row.status or TaskStatus(str(row.task), 0, "")
     numbers = (status.step, status.loss, status.examples_per_s, status.staleness_mean)
-    values = (*numbers, status.stale_gradients or None)
+    sent = None if status.local_steps is None else bytes_text(status.bytes_sent or 0)
+    values = (*numbers, status.stale_gradients or None, status.local_steps, sent)
     forms = NUMBERS | ({} if status.loss is None or 1e-3 <= abs(status.loss) < 1e3 else {"loss": _SMALL_LOSS})
     cells = {
         name: "" if value is None else forms[name].format(value)

@@ -68,6 +68,8 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "waiting_for": (4, "waiting for", str),
     "exit_code": (9, "exit", str),
 }
+TRAFFIC_OF_ROUNDS = ("local_steps", "bytes_sent", "bytes_received")
+"""What local steps are made for, which then has its place at any width."""
 _LEFT = {"task", "state", "host", "waiting_for"}
 
 
@@ -178,9 +180,9 @@ def _headline(report: Mapping[str, Any]) -> Text:
     if report["exit_code"]:
         text.append(f" (exit code {report['exit_code']})")
     if report["global_step"] is not None:
-        text.append(
-            f"  step {report['global_step']}" + (f" of {report['max_steps']}" if report["max_steps"] else "")
-        )
+        unit = "step" if report.get("local_steps") is None else "round"
+        text.append(f"  {unit} {report['global_step']}")
+        text.append(f" of {report['max_steps']}" if report["max_steps"] else "")
     if took := _took(report):
         text.append(f"  {took}")
     if report["stalled"]:
@@ -206,7 +208,11 @@ def _table(
         for name, (_, heading, _) in COLUMNS.items()
         if not (one_host and name == "host")
     }
-    may_go = (name for name in headings if COLUMNS[name][0] and name != sorted_by[0])
+    in_rounds = any(row.get("local_steps") for row in rows)
+    if in_rounds:
+        headings["step"] = headings["step"].replace("step", "round")
+    kept = {sorted_by[0], *(TRAFFIC_OF_ROUNDS if in_rounds else ())}
+    may_go = [name for name in headings if COLUMNS[name][0] and name not in kept]
     first_to_go = sorted(may_go, key=lambda name: -COLUMNS[name][0])
     table = fitted_table(rows, headings, COLUMNS.keys() - _LEFT, first_to_go, "waiting_for", width)
     if chosen is not None:

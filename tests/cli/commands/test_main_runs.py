@@ -288,3 +288,23 @@ def test_watching_shows_no_more_tasks_than_there_are_lines(tmp_path, height):
     assert {"chief:0", "worker:17", "worker:23", "ps:0"} <= set(shown)
     assert f"and {len(names) - len(shown)} more tasks" in lines
     assert len(status_table(report, 60).renderables[1].rows) == len(names), "a pipe gets them all"
+
+
+def test_in_local_steps_rounds_and_traffic_have_their_place_at_80_columns(tmp_path):
+    record = RunRecord("r1", "digits", "running", tasks=[TaskRecord("worker:0", "running")])
+    own = TaskStatus("worker:0", 1, "here", step=100, max_steps=300, loss=0.25, cpu_percent=91.0)
+    own.local_steps, own.bytes_sent, own.bytes_received, own.memory_bytes = (
+        2000,
+        4_040_000,
+        4_450_000,
+        1 << 30,
+    )
+    report = build_report(RunFiles(tmp_path), record, {"worker:0": own}, {}, True, 0.0)
+    console = Console(file=StringIO(), width=80)
+    console.print(status_table(report, 80))
+    headline, heading, _, row, *_ = console.file.getvalue().splitlines()
+    assert "round 100 of 300" in headline
+    words = heading.split("  ")
+    assert {"round", "local steps", "sent", "received"} <= {word.strip() for word in words}
+    assert [word for word in ("2000", "4.0 MB", "4.5 MB") if word not in row] == []
+    assert max(map(len, (headline, heading, row))) <= 80

@@ -228,3 +228,17 @@ def test_the_default_cluster_fits_the_smallest_terminal_and_a_smaller_one_shows_
 def test_a_sparkline_goes_from_the_least_to_the_greatest_and_leaves_out_what_is_no_number():
     assert sparkline([3.0, 2.0, float("nan"), 1.0, float("inf")]) == "█▄ ▁ "
     assert sparkline([1.0, 1.0]) == "▁▁"
+
+
+def test_rounds_of_local_steps_have_their_steps_and_traffic_at_80_columns():
+    some = [
+        Row(TaskId.parse(name), "running", 0, TaskStatus(name, 1, "here", step=12, max_steps=60, loss=0.25))
+        for name in ("chief:0", "worker:0")
+    ]
+    for row in some:
+        row.status.local_steps, row.status.bytes_sent, row.status.examples_per_s = 240, 2_200_000, 7543.0
+    heading, _, first, *_, progress = plain(LiveTable("run").render(some, 80, height=24, colour=False))
+    assert re.split("  +", heading.rstrip())[-2:] == ["local steps", "sent"]
+    assert re.split("  +", first.rstrip())[-2:] == ["240", "2.2 MB"]
+    assert "round 12/60" in progress
+    assert max(map(len, (heading, first, progress))) < 80
