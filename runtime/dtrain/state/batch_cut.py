@@ -22,12 +22,14 @@ class BatchCut(msgspec.Struct, frozen=True):
     """The cut of a stream's batches into `parts` (N0); `even`: parts differ by one row at most.
 
     `rest` is empty, or into how many even parts batches were cut before, followed by the numbers of the parts
-    that were left of begun batches then.
+    that were left of begun batches then. `speeds` says how the present round of local steps is shared, if not
+    evenly; see `state.rounds`.
     """
 
     parts: int = 1
     even: bool = False
     rest: tuple[int, ...] = ()
+    speeds: tuple[int, ...] = ()
 
     def rows(self, part: int, size: int) -> range:
         if self.even:

@@ -268,13 +268,6 @@ class Training(Protocol):
         wait until it has. If training goes back to a checkpoint meanwhile, or this task leads, it goes on.
         """
 
-    @property
-    def speeds(self) -> Sequence[int]:
-        """By which a round of local steps is shared among the replicas; none: all of them have as much of it
-        (`state.rounds`).
-        """
-        return ()
-
     # The leader
 
     @property

@@ -242,10 +242,10 @@ class RoundStream:
     @property
     def reads_ahead(self) -> bool:
         """Whether it is known ahead what a part has: with speeds that follows only as it is dealt."""
-        return not self._training.speeds
+        return not self._training.cut.speeds
 
     def _of(self, number: int, read: Callable[[int], Part]) -> Part:
-        speeds = self._training.speeds
+        speeds = self._training.cut.speeds
         parts = [(each, read(each)) for each in self._rounds.parts(number, self._parts, speeds)]
         if speeds:  # what a part has says nothing of what others have not
             parts = [(each, part._replace(empty=0)) for each, part in parts]

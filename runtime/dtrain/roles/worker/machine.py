@@ -31,6 +31,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError, NonFiniteGradientError, PeerRefusedError, TooFewReplicasError
@@ -123,14 +124,12 @@ class NextPart(Struct, frozen=True, gc=False):
         part: the number of the part, if it may.
         repairs: whether the part makes no step, because ps:0 has it already and another server may not.
         settled: False where ps:0 makes nothing more before every server has what it has.
-        speeds: by which a round of local steps is shared; see `state.rounds`.
     """
 
     permit: Permit = Permit.GRANTED
     part: int = NO_PART
     repairs: bool = False
     settled: bool = True
-    speeds: tuple[int, ...] = ()
 
 
 SEVERITY = (Verdict.PENDING, Verdict.ACCEPTED, Verdict.STALE, Verdict.FINISHED, Verdict.REFUSED)
@@ -353,8 +352,8 @@ class ReplicaMachine(msgspec.Struct):
         self.first_step = message.first_step
         if server == self.host:
             permit = Permit.GRANTED if message.ticket else Permit.HELD if message.held else Permit.NONE
-            self.turn = NextPart(permit, message.part, message.repairs, message.settled, message.speeds)
-            self.cut = BatchCut(message.parts, message.even, message.rest)
+            self.turn = NextPart(permit, message.part, message.repairs, message.settled)
+            self.cut = BatchCut(message.parts, message.even, message.rest, message.speeds)
             self.tally = message.tally
             self.inner = message.inner or self.inner
         if self.unanswered:
@@ -367,8 +366,9 @@ class ReplicaMachine(msgspec.Struct):
             self.versions[server] = reply.version
         if server == self.host:
             permit = Permit.GRANTED if reply.ticket else Permit.NONE
-            settled, speeds = self.sync or self.servers == 1, reply.speeds or self.turn.speeds
-            self.turn = NextPart(permit, reply.part, reply.repairs, settled, speeds)
+            self.turn = NextPart(permit, reply.part, reply.repairs, self.sync or self.servers == 1)
+            if reply.speeds:
+                self.cut = replace(self.cut, speeds=reply.speeds)
             self.inner = reply.inner or self.inner
             if reply.verdict is not Verdict.PENDING:
                 self.tally = reply.tally

@@ -374,11 +374,11 @@ class RoundReplica(ServerReplica):
         self._given.append((loss, examples, sums, empty))
         found = [*self._memory.buffers.values(), *(each.rows for each in self.rows.values())]
         finite = not (examples and any_non_finite(found))
-        turn, cut = machine.turn, machine.cut.parts
-        parts = len(self._rounds.parts(turn.part, cut, turn.speeds))
+        part, cut = machine.turn.part, machine.cut
+        parts = len(self._rounds.parts(part, cut.parts, cut.speeds))
         if examples and finite:
             # The rate follows the steps of the run, corrections of moments those that these have had.
-            done = (len(self._given) - 1) * len(self._rounds.batches(turn.part // cut)) // parts
+            done = (len(self._given) - 1) * len(self._rounds.batches(part // cut.parts)) // parts
             rate = self._inner.learning_rate_at(self._steps_before + done)
             self._store.optimizer.learning_rate = rate
             self._store.make(Contributions([self._memory.blocks[0]], 1, None, self._updates))

@@ -28,6 +28,7 @@ from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
 from dtrain.runs.events import ConfigChanged
 from dtrain.runs.reporting import Reporter
+from dtrain.state.batch_cut import BatchCut
 from dtrain.state.fit_state import Open
 from dtrain.state.rounds import Rounds
 from dtrain.strategies.context import TaskContext
@@ -196,7 +197,6 @@ class ServerTraining(TurnTraining):
         driver.start()
         self._learn_what_is_in_force()
         self.weights = driver.weights
-        self.cut = machine.cut
         self.first_step = machine.first_step
         reporter.status.max_steps = machine.max_steps
         reporter.progress(machine.global_step)
@@ -224,8 +224,8 @@ class ServerTraining(TurnTraining):
         return self._machine.finished
 
     @property
-    def speeds(self) -> Sequence[int]:
-        return self._machine.turn.speeds
+    def cut(self) -> BatchCut:  # type: ignore[override]
+        return self._machine.cut
 
     @property
     def repairs(self) -> bool:
