@@ -2,7 +2,7 @@
 itself.
 
 Eight replicas in real processes, two of which have a core, compute by sleeping for 20 ms, and one of them five times as
-long; together they make 48,000 examples count. With deaths, a replica is killed for 5% of all rounds of replicas, and at the same shares
+long; together they make `--examples` count. With deaths, a replica is killed for 5% of all rounds of replicas, and at the same shares
 of the way where a push is made for every step. The seconds are those of `fit`. What travels is counted over 40 rounds of 20 steps and
 over as many steps. A line of JSON a run goes into FILE; the same command goes on where it was stopped, and prints medians, and medians
 of the ratios of runs that were made one after the other.
@@ -17,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 DTRAIN = str(Path(sys.executable).with_name("dtrain"))
-REPLICAS, BACKUPS, OF_ONE, EXAMPLES, H = 8, 2, 32, 48_000, 20
+REPLICAS, BACKUPS, OF_ONE, H = 8, 2, 32, 20
 PAUSE_S, SLOW = 0.02, 5
 DEATHS = 5
 END_S = 300.0
@@ -59,9 +60,9 @@ def launched(words, *program):
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
 
-def seconds_of(run, *, deaths):
+def seconds_of(run, examples, deaths):
     words, parts, steps = RUNS[run]
-    batches = EXAMPLES // (OF_ONE * parts)
+    batches = examples // (OF_ONE * parts)
     rounds = -(-batches // steps)
     kills = [
         f"{{task: worker:{1 + number}, at_step: {max(1, round(rounds * (number + 0.5) / DEATHS))}}}"
@@ -111,6 +112,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--examples", type=int, default=48_000)
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.file.read_text().splitlines()] if args.file.exists() else []
     known = {(line["run"], line["deaths"], line["number"]): line["found"] for line in lines}
@@ -125,7 +127,7 @@ def main():
     kinds = [(run, deaths) for deaths in (0, DEATHS) for run in RUNS]
     for number in range(args.runs):
         for run, deaths in kinds:
-            measure(run, deaths, number, lambda run=run, deaths=deaths: seconds_of(run, deaths=deaths))
+            measure(run, deaths, number, partial(seconds_of, run, args.examples, deaths))
     measure("bytes, sync", 0, 0, lambda: bytes_of(("--updates", "sync"), 40 * H))
     measure("bytes, rounds", 0, 0, lambda: bytes_of(("--local-steps", str(H)), 40 * H))
     for run, deaths in kinds:

@@ -243,6 +243,8 @@ class Judge:
         """
         if not self.sync and (not self.scenario.harmless or self.rule.stale_gradients == "compensate"):
             return
+        if slots and self.scenario.rows and self.scenario.rounds is not None:
+            return  # tables are among them
         possible = term.states(server, version)
         if not possible:
             return
@@ -262,6 +264,7 @@ class Judge:
         if (
             term is None
             or not blocks
+            or self.scenario.rounds is not None
             or (not self.sync and not self.scenario.harmless)
             or (not self.sync and self.rule.stale_gradients == "compensate")
         ):
