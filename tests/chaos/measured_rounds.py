@@ -23,7 +23,8 @@ from pathlib import Path
 DTRAIN = str(Path(sys.executable).with_name("dtrain"))
 REPLICAS, BACKUPS, OF_ONE, H = 8, 2, 32, 20
 PAUSE_S, SLOW = 0.02, 5
-DEATHS = 5
+DYING = 0.05
+"""The share of the rounds of replicas in which one is killed."""
 END_S = 300.0
 QUORUM = ("--local-steps", str(H), "--backup-workers", str(BACKUPS))
 RUNS = {
@@ -65,10 +66,11 @@ def seconds_of(run, examples, deaths):
     batches = examples // (OF_ONE * parts)
     rounds = -(-batches // steps)
     kills = [
-        f"{{task: worker:{1 + number}, at_step: {max(1, round(rounds * (number + 0.5) / DEATHS))}}}"
-        for number in range(DEATHS if deaths else 0)
+        f"{{task: worker:{1 + number % (REPLICAS - 2)}, at_step: {max(1, round(rounds * (number + 0.5) / deaths))}}}"
+        for number in range(deaths)
     ]
-    more = ["--workers", str(REPLICAS - 1), "--set", "restart.worker.backoff_s=0.1"]
+    restart = "restart.worker={policy: on_failure, max: 99, backoff_s: 0.1}"
+    more = ["--workers", str(REPLICAS - 1), "--set", restart]
     more += ["--set", f"simulate.kill=[{', '.join(kills)}]"]
     said, _ = launched((*more, *words), OF_ONE * parts, batches, PAUSE_S)
     return float(re.findall(r"seconds ([\d.]+)", said)[-1])
@@ -115,6 +117,7 @@ def main():
     parser.add_argument("--examples", type=int, default=48_000)
     args = parser.parse_args()
     lines = [json.loads(line) for line in args.file.read_text().splitlines()] if args.file.exists() else []
+    dying = round(DYING * REPLICAS * args.examples / (OF_ONE * (REPLICAS - BACKUPS) * H))
     known = {(line["run"], line["deaths"], line["number"]): line["found"] for line in lines}
 
     def measure(run, deaths, number, found):
@@ -124,7 +127,7 @@ def main():
             with args.file.open("a") as file:
                 file.write(json.dumps({**line, "load": os.getloadavg()[0]}) + "\n")
 
-    kinds = [(run, deaths) for deaths in (0, DEATHS) for run in RUNS]
+    kinds = [(run, deaths) for deaths in (0, dying) for run in RUNS]
     for number in range(args.runs):
         for run, deaths in kinds:
             measure(run, deaths, number, partial(seconds_of, run, args.examples, deaths))
