@@ -42,6 +42,7 @@ MIRRORED = {
         "roles/test_parts.py",
         "roles/test_small_batches.py",
         "roles/test_joining.py",
+        "simulation/test_rounds.py",
     ],
     "data/build_once.py": ["data/test_learned_once.py"],
     "data/caching.py": ["data/test_caches.py"],

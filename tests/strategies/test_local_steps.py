@@ -11,7 +11,9 @@ from in_memory import Connection, InMemoryCluster, step_in_work
 import dtrain as dt
 from dtrain.config import CheckpointSection, OuterSection
 from dtrain.errors import CheckpointError, SpecError
+from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Push
+from dtrain.strategies.parameter_server.local_steps import RoundRows
 from dtrain.strategies.single import SingleStrategy
 from dtrain.training.fits import fitting
 
@@ -514,3 +516,21 @@ def test_kept_moments_that_are_damaged_are_passed_over_for_those_before(tmp_path
     (kept[-1] / "arrays.safetensors").write_bytes(b"damaged")
     [found] = InMemoryCluster(tmp_path, 1, 1, KEPT, local_steps=H).run(lambda: with_moments(-1), fit_all)
     assert len(found[0]) == EPOCHS
+
+
+def test_a_row_that_was_read_and_not_moved_is_not_pushed():
+    """And a table of a round is read once, whatever servers have made of it meanwhile."""
+    served = np.arange(20, dtype=np.float32).reshape(10, 2)
+    rows = RoundRows(served, dt.optimizers.Adagrad(0.5))
+    rows.begin()
+    assert rows.own[[7, 3]].tolist() == [[14, 15], [6, 7]]
+    served += 1
+    rows.update(SparseRows(np.array([3]), np.ones((1, 2), np.float32)), dt.optimizers.Adagrad(0.5), 0)
+    pushed = rows.moved(values=True)
+    assert pushed.ids.tolist() == [3]
+    assert (pushed.rows < [6, 7]).all()
+    np.testing.assert_array_equal(rows.moved(values=False).rows, np.float32([6, 7]) - pushed.rows)
+    assert rows.own[[7]].tolist() == [[14, 15]]
+    rows.begin()
+    assert rows.own[[7]].tolist() == [[15, 16]]
+    assert not len(rows.moved(values=True).ids)
