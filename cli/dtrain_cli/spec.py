@@ -409,7 +409,8 @@ def _shortcut(name: str, value: Any) -> Override:
     if isinstance(value, bool):
         label = option if value else f"--no-{option[2:]}"
         return Override(label, SHORTCUTS[name], int(value) if name == "evaluator" else value)
-    return Override(f"{option} {value if str(value).isprintable() else repr(value)}", SHORTCUTS[name], value)
+    typed = ":".join(map(str, *value.items())) if isinstance(value, dict) else value
+    return Override(f"{option} {typed if str(typed).isprintable() else repr(typed)}", SHORTCUTS[name], value)
 
 
 def _apply(tree: SpecTree, shortcuts: list[Override], sets: Sequence[str]) -> list[str]:

@@ -167,7 +167,25 @@ def test_plan_for_people_can_be_pasted_into_a_shell(program, tmp_path):
 def test_plan_says_what_local_steps_send(program, tmp_path):
     said = dtrain("plan", "--runs-dir", tmp_path, "--local-steps", "20", program).stdout
     assert "once in 20 of its steps: 1/20 of the bytes of a push for every step" in said
+    assert "at 10 steps a second, 5 MB/s each way instead of 100" in said
+    fewer = ("--set", "training.compression=bf16")
+    said = dtrain("plan", "--runs-dir", tmp_path, "--local-steps", "by_speed:20", *fewer, program).stdout
+    assert "2.5 MB/s each way instead of 50" in said
     assert "local steps" not in dtrain("plan", "--runs-dir", tmp_path, program).stdout
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [
+        (("--updates", "async"), "--local-steps by_speed:4: with updates: async a slow replica"),
+        (("--backup-workers", "1"), "--local-steps by_speed:4: by_speed shares a round among all replicas"),
+        (("--set", "training.deterministic=true"), "how fast replicas are is chance"),
+    ],
+)
+def test_local_steps_by_speed_are_refused_where_they_cannot_be(beside, said, program, tmp_path):
+    done = dtrain("plan", "--runs-dir", tmp_path, "--local-steps", "by_speed:4", *beside, program)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 def test_a_plan_of_other_machines_is_shown_without_touching_them(program, tmp_path):
