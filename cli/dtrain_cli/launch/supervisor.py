@@ -1,48 +1,46 @@
-"""The supervisor of a run: one queue, one loop, one owner of all state.
+"""The supervisor of a run.
 
-An event comes (a process started or ended, a signal, a moment has passed), a pure policy decides
-(`task_ends`, `policies`), and only this file acts on it.
+It adds to the supervision of tasks what many of them have in common: success, patience, checkpoints, lost
+hosts, workers that have joined, and what is said and kept of all that.
 """
 
 import signal
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from msgspec.structs import replace
 
 from dtrain.cluster import TRAINING_ROLES, Role, TaskId
 from dtrain.messages.membership import NEXT_CHECKPOINT
-from dtrain.process.start_protocol import Exited, Refused, Started
-from dtrain.runs.files import FailureRecord, RunFiles, SavedRecord
+from dtrain.runs.files import FailureRecord, SavedRecord
 from dtrain.runs.joined import arrival_text
 from dtrain.runs.states import LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.launch.join import JoinedWorkers, departure_text
 from dtrain_cli.launch.policies import ordered_stop
-from dtrain_cli.launch.policies.ordered_stop import RemainingTask, RunStop
+from dtrain_cli.launch.policies.ordered_stop import RunStop
 from dtrain_cli.launch.policies.outcomes import RunOutcome, outcome_of
 from dtrain_cli.launch.policies.patience import Late, LaunchLimits, Patience
 from dtrain_cli.launch.run_progress import Hints, RunProgress
-from dtrain_cli.launch.task_ends import TaskEnds
+from dtrain_cli.launch.task_supervisor import TaskSupervisor
 from dtrain_cli.launch.tasks import TaskLife, TaskPlaces, launcher_failure
 from dtrain_cli.plan.run_plan import RunPlan
 from dtrain_cli.runs.advice import LastingAdvice
 from dtrain_cli.runs.faults import FaultSchedule
 from dtrain_cli.runs.index import Journal
 from dtrain_cli.runs.report import first_line
-from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox, signal_name
+from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
-TICK_S = 0.2
 STATUS_EVERY_S = 0.5
-NOT_EXECUTED = 127
 EVALUATOR_GRACE_S = 60.0
 IDLE_EVALUATOR_GRACE_S = 3.0
 LAST_LINES_S = {True: 5.0, False: 1.0}
 """The longest wait for workers of a program (True) or foreign command after the leader's success."""
 
 
-class Supervisor:
+class Supervisor(TaskSupervisor):
     """The owner of a run: `run` is the loop that takes a plan to its end, and calls everything else."""
 
     def __init__(
@@ -55,32 +53,19 @@ class Supervisor:
         limits: LaunchLimits,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.lives = {
-            launch.task: TaskLife(launch, launch.attempt, target.host_of(launch)) for launch in plan.tasks
-        }
-        self._files = RunFiles(plan.run.run_dir)
+        super().__init__(plan.tasks, plan.spec, plan.leader, target, signals, limits.grace_s, clock)
         self._joined = JoinedWorkers(self._files, self.lives)
         self.progress = RunProgress(self.lives, lambda: self._joined.rows(self._ended))
-        self.spec = plan.spec
-        self.foreign = plan.tasks[0].program is None
         self.started_s = clock()
         self._begins_at = 0 if journal.record.saved is None else journal.record.saved.step
-        self._clock = clock
-        self._target = target
-        self._signals = signals
-        target.wake_on(signals)
         self._journal = journal
         self._console = console
         self._limits = limits
-        self._order: RunStop | None = None
         self.replaced: dict[str, str] = {}
         """The spare host of each lost one, if the run is to be started again so."""
-        self._asked_there = False
         self._answered: set[int] = set()
         self._causes: list[FailureRecord] = []
         self._next_status_s = 0.0
-        self._changed = True
-        self._ends = TaskEnds(self.spec, self._files.spec, plan.leader, self.foreign, self.lives)
         self._task_places: TaskPlaces | None = None
         self._patience = Patience(limits, self.lives, self.started_s, plan.spec)
         self._faults = FaultSchedule(plan.spec.simulate)
@@ -91,17 +76,7 @@ class Supervisor:
         """Start every task, watch until the run has ended, and leave no process of it."""
         self._journal.record.state = RunState.STARTING
         self._record_tasks()
-        # A fork server imports gRPC for the first task that needs it; tasks that it forks later share that.
-        for life in sorted(self.lives.values(), key=lambda life: life.launch.needs_grpc):
-            if self._order is None:
-                if self._target.can_start(life.task):
-                    self._start(life)
-                else:
-                    life.restart_s = self._clock()
-                self._receive(0.0)  # hundreds of tasks take a while: Ctrl-C counts meanwhile
-        while not self._over():
-            self._receive(TICK_S)
-            self._tick(self._clock())
+        self._supervise()
         self._target.finish(self._console.say)
         return self._conclude()
 
@@ -112,15 +87,6 @@ class Supervisor:
     @property
     def _ended(self) -> RunState | None:
         return None if self.state in LIVE_RUN_STATES else self.state
-
-    def _receive(self, patience_s: float) -> None:
-        events = self._target.events(self._clock() + patience_s)
-        # Whatever has woken this process: a stop by Ctrl-Z, until SIGCONT, is a wait without events.
-        self._changed |= bool(events)
-        for number in self._signals.read():
-            self._signalled(number, self._clock())
-        for event in events:
-            self._handle(event, self._clock())
 
     def _handle(self, event: Event, now_s: float) -> None:
         if isinstance(event, TargetFailed):
@@ -133,19 +99,10 @@ class Supervisor:
             self._signalled(event.number, now_s, event.host)
         elif isinstance(event, HostNews):
             self._patience.news_of_host(event, now_s)
-            self._console.say(event.text)
-            self._journal.event("host", host=event.host, what=event.kind)
+            self._say(event.text)
+            self._note("host", host=event.host, what=event.kind)
         else:
-            life = self.lives[TaskId.parse(event.task)]
-            if event.attempt != life.launch.attempt or not life.has_process:
-                return
-            if isinstance(event, Started):
-                life.pid = event.pid
-                self._journal.event("started", task=event.task, attempt=event.attempt, pid=event.pid)
-            elif isinstance(event, Refused):
-                self._refused(life, event, now_s)
-            else:
-                self._exited(life, event, now_s)
+            super()._handle(event, now_s)
 
     def _lose_host(self, lost: HostLost, now_s: float) -> None:
         """Stop the run, for another start with a spare host or for good, if it cannot wait for a lost one."""
@@ -158,56 +115,26 @@ class Supervisor:
             (spare,) = lost.replaced.values()
             what = f"the run stops, and starts again with the spare host {spare} in its place"
         elif lost.may_return and self._ends.waits_for(lost.tasks):
-            self._console.say(f"{lost.reason}; training goes on, and it is awaited for {names}")
+            self._say(f"{lost.reason}; training goes on, and it is awaited for {names}")
             return
         else:
             what = f"training cannot go on without {names}, and no spare host takes its place"
         self._give_up(Late(FailureKind.HOST_LOST, f"{lost.reason}: {what}", 1, ()), now_s)
 
-    def _refused(self, life: TaskLife, event: Refused, now_s: float) -> None:
-        life.exit_code = NOT_EXECUTED
-        life.pid = None
-        if self._order is not None:
-            life.state = TaskState.STOPPED
-            return
-        life.failure = launcher_failure(FailureKind.EXIT, event.reason, NOT_EXECUTED, now_s, event.task)
-        life.state = TaskState.FAILED
-        self._lose(life, life.failure, now_s)
-
-    def _exited(self, life: TaskLife, end: Exited, now_s: float) -> None:
-        self._journal.event("exited", task=end.task, attempt=end.attempt, status=end.status)
-        life.read_status()  # its last words
-        life.exit_code = end.exit_code
-        life.pid = None
-        judgement = self._ends.judge(life, end, self._order, now_s)
-        life.state = judgement.state
-        life.failure = judgement.failure or life.failure
-        if judgement.word is not None:
-            self._console.say(judgement.word)
-        if judgement.restart is not None:
-            life.restart_s = judgement.restart.at_s
-            life.restarts_used = judgement.restart.count
-            message = first_line(judgement.failure.message) if judgement.failure else "ended"
-            wait = f"{judgement.restart.at_s - now_s:g} s"
-            count = f"{judgement.restart.count} of {self._ends.rule(life.task).max}"
-            self._console.say(f"{life.task} {message}; restarting in {wait} ({count})")
-        elif judgement.failure is not None:
-            self._lose(life, judgement.failure, now_s)
-
     def _lose(self, life: TaskLife, why: FailureRecord, now_s: float) -> None:
         """Say that a task will not run again, and stop the run if it cannot do without."""
         life.lost = why
-        self._journal.event(life.state, task=str(life.task), message=why.message)
+        self._note(life.state, task=str(life.task), message=why.message)
         word = f"{life.task} has failed: {first_line(why.message)}"
         if life.state == TaskState.STOPPED:
             word = f"{life.task} received a SIGTERM that this launcher did not send, and has stopped"
         if self._order is not None:
             if self._order.patient:
-                self._console.say(f"{word}; the run has succeeded without it")
+                self._say(f"{word}; the run has succeeded without it")
         elif self._ends.goes_on_without(life.task, why):
             evaluator = life.task.role is Role.EVALUATOR
             without = "evaluation will be missing" if evaluator else "training continues without it"
-            self._console.say(f"{word}; {without}")
+            self._say(f"{word}; {without}")
         else:
             self._causes.append(why)
             others = "stopping the others"
@@ -216,24 +143,19 @@ class Supervisor:
             word = f"{word.replace(' has failed:', ' failed:')}; {others}"
             self._stop(RunStop(RunState.FAILED, 1, now_s, self._limits.grace_s), word)
 
+    def _say(self, text: str) -> None:
+        self._console.say(text)
+
+    def _note(self, kind: str, **facts: Any) -> None:
+        self._journal.event(kind, **facts)
+
     def _signalled(self, number: int, now_s: float, host: str | None = None) -> None:
         if number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
             self._console.forget_screen()
             return
-        name = signal_name(number, host)
-        if number not in STOP_SIGNALS:
-            self._answer(number, name)
-            return
-        if self._order is None or self._order.patient or self.replaced:
-            self.replaced = {}
-            order = RunStop(RunState.STOPPED, 128 + number, now_s, self._limits.grace_s)
-            self._stop(order, f"{name}: stopping in order; a second signal kills at once")
-            self._asked_there = host is not None
-        elif self._asked_there or host:  # the same order
-            self._asked_there = self._asked_there and host is not None
-        else:
-            self._order = replace(self._order, at_s=now_s, grace_s=0.0)
-            self._console.say(f"{name} again: killing the tasks that are left")
+        if number in STOP_SIGNALS and self.replaced:  # then the run is not started again
+            self.replaced, self._order = {}, None
+        super()._signalled(number, now_s, host)
 
     def _answer(self, number: int, name: str) -> None:
         """Pass a notice on to the tasks, of which dtrain's own save a checkpoint; ignore other signals."""
@@ -241,10 +163,10 @@ class Supervisor:
             lives = [life for life in self.lives.values() if life.state == TaskState.RUNNING]
             reached = self._signal_all(lives, number if self.foreign else signal.SIGUSR1)
             saves = "; the leader saves a checkpoint" if reached and not self.foreign else ""
-            self._console.say(f"{name}: passed on to {reached} of {len(self.lives)} tasks{saves}")
+            self._say(f"{name}: passed on to {reached} of {len(self.lives)} tasks{saves}")
         elif number not in self._answered:
             self._answered.add(number)
-            self._console.say(f"{name}: has no effect on a launch; SIGTERM stops it in order")
+            self._say(f"{name}: has no effect on a launch; SIGTERM stops it in order")
 
     def _signal_all(self, lives: Iterable[TaskLife], number: int) -> int:
         """Send a signal to tasks, but for those of dtrain that it would kill yet; return how many got it."""
@@ -263,15 +185,9 @@ class Supervisor:
         if now_s >= self._next_status_s:
             self._next_status_s = now_s + STATUS_EVERY_S
             self._changed = True
-            self._read_statuses(now_s)
+            self._look(now_s)
             self._kill_those_that_stand_still(now_s)
-        for life in self.lives.values():
-            due = life.restart_s is not None and now_s >= life.restart_s
-            if due and self._target.can_start(life.task):
-                life.launch = life.launch.for_attempt(life.launch.attempt + 1)
-                self._start(life)
-            elif due and self._order is not None:
-                self._start_no_more(life, self._order)
+        super()._tick(now_s)
         if self._order is None:
             self._bring_about_faults(now_s)
         self._check_patience(now_s)
@@ -289,31 +205,28 @@ class Supervisor:
                     self._lose(life, why, now_s)
             self._check_success(now_s)
         if self._order is not None:
-            self._advance_stop(self._order, now_s)
+            self._stop_further(self._order, now_s)
         self._record_tasks()
 
-    def _read_statuses(self, now_s: float) -> None:
-        for life in self.lives.values():
-            life.read_status()
-            if life.state == TaskState.STARTING and life.is_up:
-                life.state = TaskState.RUNNING
+    def _look(self, now_s: float) -> None:
+        self._read_statuses()
         self._announce_joined_workers()
         self._note_progress()
         if self._order is None:
             self.advice.look(self.progress.rows(), self.progress.step)
         for text in self._hints.due(self._journal.record.saved, self.progress.step, now_s):
-            self._console.say(text)
+            self._say(text)
         if self.state is RunState.STARTING and all(life.is_up for life in self.lives.values()):
             self._journal.record.state = RunState.RUNNING
-            self._journal.event("up")
+            self._note("up")
 
     def _announce_joined_workers(self) -> None:
         for record in self._joined.new():
-            self._console.say(arrival_text(record))
-            self._journal.event("joined", task=record.task, pid=record.pid, host=record.host)
+            self._say(arrival_text(record))
+            self._note("joined", task=record.task, pid=record.pid, host=record.host)
         for record in self._joined.lost() if self._order is None else ():
-            self._console.say(departure_text(record))
-            self._journal.event(record.state, task=record.task, message=record.message)
+            self._say(departure_text(record))
+            self._note(record.state, task=record.task, message=record.message)
 
     def _note_progress(self) -> None:
         """Note the first step and the newest checkpoint, and say when none can be saved any more, or again.
@@ -329,11 +242,11 @@ class Supervisor:
             record.saved = SavedRecord(step, where)
         steps = self.progress.rolled_back()  # a run that is resumed begins with those of earlier launches
         if steps and self.state is not RunState.STARTING:
-            self._journal.event("rolled back", steps=steps, step=self.progress.step)
+            self._note("rolled back", steps=steps, step=self.progress.step)
         if (news := self.progress.news_of_saving()) is not None:
             text, kind, facts = news
-            self._console.say(text)
-            self._journal.event(kind, **facts)
+            self._say(text)
+            self._note(kind, **facts)
 
     def _kill_those_that_stand_still(self, now_s: float) -> None:
         stuck = self._patience.stuck(now_s)
@@ -349,8 +262,8 @@ class Supervisor:
                 continue
             if (request := found or life.kill_request()) is not None:
                 life.state = TaskState.STOPPING
-                self._console.say(f"{life.task} is killed: {request.reason}")
-                self._journal.event("kill order", task=str(life.task), reason=request.reason)
+                self._say(f"{life.task} is killed: {request.reason}")
+                self._note("kill order", task=str(life.task), reason=request.reason)
                 life.signal(signal.SIGKILL)
 
     def _bring_about_faults(self, now_s: float) -> None:
@@ -358,8 +271,8 @@ class Supervisor:
             return
         there = [life.task for life in self.lives.values() if life.pid is not None]
         for fault in self._faults.due(now_s - self.started_s, self.progress.step, there):
-            self._console.say(f"simulate: {fault.task} {fault.text}")
-            self._journal.event("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
+            self._say(f"simulate: {fault.task} {fault.text}")
+            self._note("fault", task=str(fault.task), signal=signal.Signals(fault.signal).name)
             self.lives[fault.task].signal(fault.signal)
 
     def _check_success(self, now_s: float) -> None:
@@ -376,15 +289,15 @@ class Supervisor:
             self._give_up(late, now_s)
         elif self._order is None and starting:
             if word := self._patience.word(now_s):
-                self._console.say(word)
+                self._say(word)
         elif self._order is None and self._changed:  # of idle tasks, asking again would cost most
             text = self._patience.stall(now_s)
             self._journal.record.stalled = self._patience.stalled
             if word := self._patience.awaited(now_s, replicas_alone=self._ends.leader_changes):
-                self._console.say(word)
+                self._say(word)
             if text:
-                self._console.say(text)
-                self._journal.event("stalled", message=text)
+                self._say(text)
+                self._note("stalled", message=text)
                 self._ask_for_stacks(life for life in self.lives.values() if life.state == TaskState.RUNNING)
 
     def _ask_for_stacks(self, lives: Iterable[TaskLife]) -> None:
@@ -405,76 +318,39 @@ class Supervisor:
             life for life in idle if life.status and (life.status.step or 0) >= saved[0]
         ]
 
-    def _advance_stop(self, order: RunStop, now_s: float) -> None:
+    def _stop_further(self, order: RunStop, now_s: float) -> None:
         idle = order.patient and self._nothing_to_evaluate()
         if idle:
             order = replace(order, leave_s={**order.leave_s, Role.EVALUATOR: IDLE_EVALUATOR_GRACE_S})
-        there = [RemainingTask(life.task, life.stop_s) for life in self.lives.values() if not life.ended]
-        self._warn_of(ordered_stop.reluctant(order, there, now_s))
-        for task, number in ordered_stop.due(order, [*there, *self._joined.remaining()], now_s):
-            if (life := self.lives.get(task)) is None:
+        self._warn_of(ordered_stop.reluctant(order, self._remaining(), now_s))
+        for task, number in self._advance_stop(order, now_s, self._joined.remaining()):
+            if task not in self.lives:
                 self._joined.signal(task, number, now_s)
-                continue
-            if life.pid is None:  # still being started: the signal is sent as soon as it is there
-                life.state = TaskState.STOPPED if number == signal.SIGKILL else life.state
-                continue
-            if life.stop_s is None:
-                life.stop_s = now_s
-                life.state = TaskState.STOPPING
-                self._journal.event("told to stop", task=str(task), signal=signal.Signals(number).name)
-                if order.patient and task.role is Role.EVALUATOR and not (idle or self.foreign):
-                    late = f"it has not ended {EVALUATOR_GRACE_S:g} s after the leader"
-                    self._console.say(f"{task} is being stopped: {late}; its last evaluation may be missing")
-            life.signal(number)
-            life.signal(signal.SIGCONT)  # a paused task cannot leave
+            elif order.patient and task.role is Role.EVALUATOR and self.lives[task].stop_s == now_s:
+                late = f"it has not ended {EVALUATOR_GRACE_S:g} s after the leader"
+                if not (idle or self.foreign):
+                    self._say(f"{task} is being stopped: {late}; its last evaluation may be missing")
 
     def _warn_of(self, reluctant: list[TaskId]) -> None:
         slow = [self.lives[task] for task in reluctant if not self.lives[task].reluctant]
         for life in slow:
             life.reluctant = True
             where = "" if self.foreign else "; its stacks are in its log"
-            self._console.say(f"{life.task} has not stopped yet{where}")
+            self._say(f"{life.task} has not stopped yet{where}")
         if slow:
             self._ask_for_stacks(slow)
 
     def _start(self, life: TaskLife) -> None:
-        life.state = TaskState.STARTING
-        life.restart_s = None
-        life.status = None
-        life.started_s = self._clock()
-        try:
-            RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
-            life.handle = self._target.start(life.launch)
-        except OSError as error:
-            reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
-            self._refused(life, Refused(str(life.task), life.launch.attempt, reason), life.started_s)
-            return
-        self._console.follow(life.task, life.launch.log)
+        super()._start(life)
+        if not life.ended:
+            self._console.follow(life.task, life.launch.log)
 
     def _stop(self, order: RunStop, word: str | None) -> None:
-        self._order = order
         self._journal.record.state = RunState.STOPPING
-        self._journal.event("stopping", because=order.state)
+        self._note("stopping", because=order.state)
         # before any signal is sent: a worker that has joined looks whether the whole run is stopping
         self._journal.save()
-        if word:
-            self._console.say(word)
-        for life in self.lives.values():
-            if life.state in (TaskState.PENDING, TaskState.RESTARTING):
-                self._start_no_more(life, order)
-
-    def _start_no_more(self, life: TaskLife, order: RunStop) -> None:
-        """End a task without a process, unless it is an evaluator that can still evaluate the last one."""
-        may_start = life.restart_s is not None and order.may_start_again(life.task.role, life.restart_s)
-        if may_start and self._target.can_start(life.task):
-            return
-        life.restart_s = None
-        life.state = TaskState.SUCCEEDED if order.patient else TaskState.STOPPED
-        if not order.patient or (failure := life.failure) is None:
-            return
-        if life.task.role is Role.EVALUATOR or failure.kind is FailureKind.HOST_LOST:
-            life.state = TaskState.FAILED
-            self._lose(life, failure, order.at_s)
+        super()._stop(order, word)
 
     def _give_up(self, late: Late, now_s: float) -> None:
         """End the run for a reason of the launcher's own, which no later failure of a task replaces."""
@@ -487,8 +363,7 @@ class Supervisor:
         self._stop(RunStop(RunState.FAILED, late.code, now_s, self._limits.grace_s), text)
 
     def _over(self) -> bool:
-        ended = self._order is not None and all(life.ended for life in self.lives.values())
-        return ended and not self._joined.remaining()
+        return super()._over() and not self._joined.remaining()
 
     def _conclude(self) -> RunOutcome:
         assert self._order is not None
@@ -498,7 +373,7 @@ class Supervisor:
         self._note_progress()
         outcome = outcome_of(self._order, self.lives.values(), self._causes)
         for text in self._faults.missed() if outcome.state is RunState.SUCCEEDED else ():
-            self._console.say(f"simulate: {text}: the run ended before that was due")
+            self._say(f"simulate: {text}: the run ended before that was due")
         if not self.replaced:
             self._journal.end(outcome.state, outcome.exit_code, outcome.failure)
         self._record_tasks()
