@@ -131,7 +131,6 @@ def sound_answers(host: str = "h1") -> Case:
         "fetch": _lines(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 3)),
         "news": _lines(
             *(told.Replaced(path, msgspec.json.encode(record)) for path, record in records.items()),
-            told.Changed(f"{FOLDER}/status.json", {"step": 4, "monotonic_s": beat, "evaluation": None}),
             told.Appended(f"{FOLDER}/attempt-0/output.log", b"epoch 1\n"),
             told.Appended("metrics.jsonl", b"{}\n"),
             *(told.Pong(beat), told.Signalled(15), told.Failed("its disk is full")),

@@ -1,7 +1,7 @@
 """Files that agent and launcher copy to each other: of run directories, checkpoints, and made by tasks.
 
-An agent sends what its tasks write into a run directory: records as a whole, or the fields that have
-changed, and what has been added to files that grow. Other names than these are neither sent nor written. A
+An agent sends what its tasks write into a run directory: records as a whole, and what has been added to
+files that grow. Other names than these are neither sent nor written. A
 checkpoint is sent file by file, and arrives whole or not at all.
 
 The files that tasks have made in the working directory are sent at the end. The links to the code that was
@@ -12,7 +12,6 @@ made.
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -20,14 +19,14 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from dtrain.cluster import TaskId
 from dtrain.formats.bounded_reading import open_regular
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.messages import AllMade, Appended, Changed, FileNews, MadePart, Replaced
+from dtrain_cli.agent.messages import AllMade, Appended, FileNews, MadePart, Replaced
 
 _TASK = r"tasks/[a-z]+-\d{1,9}"
 _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
@@ -68,7 +67,6 @@ class CopiedFiles:
         self._sent_bytes = {path: size for path, size in known.items() if grows(path)}
         self._growing: dict[str, None] = {"metrics.jsonl": None, "reports.jsonl": None}
         self._records: dict[str, tuple[int, int, int] | None] = {"spec.json": self._stamp("spec.json")}
-        self._fields: dict[str, dict[str, Any]] = {}
         self._looks = 0
 
     def follow(self, task: TaskId, attempt: int) -> None:
@@ -139,18 +137,9 @@ class CopiedFiles:
             return
         # A file that is being written is read at the next look.
         with contextlib.suppress(OSError, ValueError, OverflowError):
-            data = (self._files.directory / path).read_bytes()
-            said = None if path.endswith(".bin") else json.loads(data)
+            record = Replaced(path, (self._files.directory / path).read_bytes())
             self._records[path] = stamp
-            before = self._fields.get(path)
-            if not path.endswith("/status.json") or not isinstance(said, dict):
-                yield Replaced(path, data)
-                return
-            self._fields[path] = said
-            if before is None or before.keys() != said.keys() or before.get("attempt") != said.get("attempt"):
-                yield Replaced(path, data)
-            elif fields := {name: value for name, value in said.items() if value != before[name]}:
-                yield Changed(path, fields)
+            yield record
 
     def _piece(self, path: str) -> Appended | None:
         sent = self._sent_bytes.get(path, 0)

@@ -15,37 +15,9 @@ from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
 from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent import host
+from dtrain_cli.agent import host, messages
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
 from dtrain_cli.agent.lease import REST_S, Lease
-from dtrain_cli.agent.messages import (
-    MAGIC,
-    AllMade,
-    Appended,
-    BeginRun,
-    CodePart,
-    Failed,
-    Fetch,
-    FileFound,
-    FileOrder,
-    FindFile,
-    HoldPorts,
-    Listen,
-    MadePart,
-    Order,
-    Ping,
-    Pong,
-    PortOrder,
-    PortsListening,
-    Put,
-    ReleasePorts,
-    RunReady,
-    Signalled,
-    SignalOrder,
-    StartOrder,
-    Tried,
-    Try,
-)
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
@@ -68,7 +40,7 @@ _LAST_WORD_S = 2.0
 class HostAgent:
     """One agent; `run` serves its launcher until the stream ends or the lease has run out."""
 
-    def __init__(self, launcher: MessageStream[Order], target: LocalTarget) -> None:
+    def __init__(self, launcher: MessageStream[messages.Order], target: LocalTarget) -> None:
         self._launcher = launcher
         self._target = target
         self._signals = SignalInbox()
@@ -81,13 +53,13 @@ class HostAgent:
         self._lease = Lease(time.monotonic())
         self._tasks: dict[TaskId, LocalTask] = {}
         self._signalled_s: dict[TaskId, float] = {}
-        self._made: Iterator[MadePart | AllMade] | None = None
+        self._made: Iterator[messages.MadePart | messages.AllMade] | None = None
         self._look_s = 0.0
         target.wake_on(launcher)
         target.wake_on(self._signals)
 
     def run(self) -> None:
-        self._launcher.send(MAGIC + b"\n")
+        self._launcher.send(messages.MAGIC + b"\n")
         self._launcher.send(host.welcome(os.environ))
         while self._launcher.writable and not (self._launcher.over or self._lease_is_over()):
             self._launcher.pump()
@@ -95,7 +67,7 @@ class HostAgent:
                 self._turn()
             except (RunError, ValueError, OSError, OverflowError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-                self._launcher.send(Failed(f"its agent failed: {reason:.1000}"))
+                self._launcher.send(messages.Failed(f"its agent failed: {reason:.1000}"))
                 self._launcher.finish(_LAST_WORD_S)
                 break
         self._target.close()
@@ -109,7 +81,7 @@ class HostAgent:
         events = self._target.events(min(until_s, now_s + wait_s))
         for number in self._signals.read():  # first: tasks that have ended since may have got the same signal
             if number in STOP_SIGNALS:  # the launcher stops its tasks in order everywhere; they got no signal
-                self._launcher.send(Signalled(number))
+                self._launcher.send(messages.Signalled(number))
         for event in events:
             self._report(event)
         for order in self._launcher.read():
@@ -121,7 +93,7 @@ class HostAgent:
             if self._launcher.waiting_bytes < _CROWDED_BYTES:
                 for news in self._files.news():
                     self._launcher.send(news)
-                    printed = printed or isinstance(news, Appended)
+                    printed = printed or isinstance(news, messages.Appended)
             self._look_s = now_s + LOOK_S[printed]
         there = (RemainingTask(task, self._signalled_s.get(task)) for task in self._tasks)
         for task, number in self._lease.due(there, now_s):
@@ -143,59 +115,63 @@ class HostAgent:
     def _lease_is_over(self) -> bool:
         return self._lease.order is not None and not self._tasks
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: messages.Order) -> None:
         begun = self._run_dir is not None
-        if isinstance(order, BeginRun) if begun else isinstance(order, FileOrder | StartOrder):
+        if (
+            isinstance(order, messages.BeginRun)
+            if begun
+            else isinstance(order, messages.FileOrder | messages.StartOrder)
+        ):
             raise RunError(f"an order is out of turn: {order!s:.80}")
         match order:
-            case Ping(heard_s=heard_s):
+            case messages.Ping(heard_s=heard_s):
                 self._lease.renew(heard_s)
-                self._launcher.send(Pong(time.monotonic()))
-            case BeginRun():
+                self._launcher.send(messages.Pong(time.monotonic()))
+            case messages.BeginRun():
                 self._begin(order)
-            case StartOrder():
+            case messages.StartOrder():
                 self._start(order)
-            case SignalOrder():
+            case messages.SignalOrder():
                 self._signal(order)
-            case Put():
+            case messages.Put():
                 self._put(order)
-            case CodePart() | Fetch() | MadePart() | AllMade():
+            case messages.CodePart() | messages.Fetch() | messages.MadePart() | messages.AllMade():
                 assert self._run_dir is not None, "BeginRun comes first"
                 self._obey_about_files(order, self._run_dir)
             case _:
                 self._obey_about_host(order)
 
-    def _obey_about_host(self, order: PortOrder | FindFile) -> None:
+    def _obey_about_host(self, order: messages.PortOrder | messages.FindFile) -> None:
         match order:
-            case FindFile(path=path, content=content):
-                self._launcher.send(FileFound(_content(path, len(content)) == content))
-            case HoldPorts():
+            case messages.FindFile(path=path, content=content):
+                self._launcher.send(messages.FileFound(_content(path, len(content)) == content))
+            case messages.HoldPorts():
                 self._launcher.send(host.hold(order, self._ports))
-            case Listen(on=on):
+            case messages.Listen(on=on):
                 self._ports.listen(on)
-                self._launcher.send(PortsListening())
-            case ReleasePorts():
+                self._launcher.send(messages.PortsListening())
+            case messages.ReleasePorts():
                 self._ports.close()
-            case Try(addresses=addresses, timeout_s=timeout_s):
-                self._launcher.send(Tried(host.unreachable(addresses, timeout_s)))
+            case messages.Try(addresses=addresses, timeout_s=timeout_s):
+                self._launcher.send(messages.Tried(host.unreachable(addresses, timeout_s)))
 
-    def _obey_about_files(self, order: FileOrder, run_dir: Path) -> None:
-        if isinstance(order, Fetch):
+    def _obey_about_files(self, order: messages.FileOrder, run_dir: Path) -> None:
+        if isinstance(order, messages.Fetch):
             checkpoints, made = RunFiles(run_dir).checkpoints, made_parts(run_dir / WORK)
             self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
-        elif isinstance(order, MadePart | AllMade):
+        elif isinstance(order, messages.MadePart | messages.AllMade):
             assert self._arriving is not None, "BeginRun comes first"
             if problems := self._arriving.write(order):
                 raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
         elif (answer := self._code.receive(order, run_dir)) is not None:
             self._launcher.send(answer)
 
-    def _signal(self, order: SignalOrder) -> None:
+    def _signal(self, order: messages.SignalOrder) -> None:
         task = self._tasks.get(TaskId.parse(order.task))
         if task is not None and task.attempt == order.attempt:
             task.signal(order.number)
 
-    def _begin(self, order: BeginRun) -> None:
+    def _begin(self, order: messages.BeginRun) -> None:
         run_dir = run_folder(order.host, order.run)
         RunFiles(run_dir).create()
         self._lock = _locked(run_dir / LOCK, order.lease_s + REST_S)
@@ -205,9 +181,9 @@ class HostAgent:
         self._files = CopiedFiles(run_dir, order.known)
         self._arriving = ArrivingCheckpoint(RunFiles(run_dir).checkpoints)
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        self._launcher.send(RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
+        self._launcher.send(messages.RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 
-    def _start(self, order: StartOrder) -> None:
+    def _start(self, order: messages.StartOrder) -> None:
         assert self._run_dir is not None, "BeginRun comes first"
         assert self._files is not None
         task = TaskId.parse(order.task)
@@ -228,7 +204,7 @@ class HostAgent:
     def _report(self, event: Event) -> None:
         if not isinstance(event, Report):
             if isinstance(event, TargetFailed):
-                self._launcher.send(Failed(event.reason))
+                self._launcher.send(messages.Failed(event.reason))
             return
         task = TaskId.parse(event.task)
         there = self._tasks.get(task)
@@ -240,7 +216,7 @@ class HostAgent:
         if self._lease.order is None:  # else the next agent tells it: the lease has ended the task
             self._launcher.send(event)
 
-    def _put(self, order: Put) -> None:
+    def _put(self, order: messages.Put) -> None:
         if self._run_dir is None or not is_order(order.path):
             return
         path = self._run_dir / order.path

@@ -26,7 +26,6 @@ _RECORDS |= {"joined.json": JoinedRecord, "failure.json": FailureRecord}
 _Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 _Ports = Annotated[list[_Port], msgspec.Meta(max_length=100_000)]
 _Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e6)]
-_Field = None | bool | int | float | str | dict[str, int | float] | list[dict[str, int | float]]
 
 
 class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
@@ -212,21 +211,11 @@ class Replaced(msgspec.Struct, frozen=True, tag="replaced"):
             ValueError: it holds something else.
             OverflowError: it holds a number of more than 64 bits.
         """
-        kind = _RECORDS.get(self.path.rpartition("/")[2])
-        return None if kind is None else _sound(msgspec.json.decode(self.data, type=kind))
-
-
-class Changed(msgspec.Struct, frozen=True, tag="changed"):
-    """The fields of a JSON file that differ from its last content."""
-
-    path: Text
-    fields: dict[Text, _Field]
-
-    def __post_init__(self) -> None:
-        self.on_top_of({"task": "", "pid": 1, "host": ""})
-
-    def on_top_of(self, before: dict[str, Any]) -> Any:
-        return _sound(msgspec.json.decode(msgspec.json.encode(before | self.fields), type=TaskStatus))
+        if (kind := _RECORDS.get(self.path.rpartition("/")[2])) is None:
+            return None
+        record = msgspec.json.decode(self.data, type=kind)
+        msgspec.msgpack.encode(record)
+        return msgspec.to_builtins(record)
 
 
 class Appended(msgspec.Struct, frozen=True, tag="appended"):
@@ -285,7 +274,7 @@ class FileFound(msgspec.Struct, frozen=True, tag="seen"):
 PortOrder = HoldPorts | Listen | ReleasePorts | Try
 TaskOrder = StartOrder | SignalOrder | Put
 FileOrder = CodePart | Fetch | MadePart | AllMade
-FileNews = Replaced | Changed | Appended
+FileNews = Replaced | Appended
 Order = BeginRun | FileOrder | PortOrder | TaskOrder | FindFile | Ping
 TaskNews = Started | Exited | Refused
 Reply = RunReady | CodeThere | Held | PortsListening | Tried | Pong | FileFound | MadePart | AllMade
@@ -293,9 +282,3 @@ Answer = HostFacts | Reply | FileNews | TaskNews | Signalled | Failed
 
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)
 ANSWERS: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
-
-
-def _sound(record: Any) -> Any:
-    """Return a record as plain data; raise an `OverflowError` if a number has more than 64 bits."""
-    msgspec.msgpack.encode(record)
-    return msgspec.to_builtins(record)

@@ -10,19 +10,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from dtrain.errors import RunError
-from dtrain_cli.agent.messages import (
-    Answer,
-    Appended,
-    BeginRun,
-    Changed,
-    Failed,
-    HostFacts,
-    Order,
-    Ping,
-    Pong,
-    Replaced,
-    RunReady,
-)
+from dtrain_cli.agent import messages
 from dtrain_cli.fleet.host_rules import (
     Action,
     Gone,
@@ -46,9 +34,9 @@ class AgentHost(msgspec.Struct):
     begun_s: float = msgspec.field(default_factory=time.monotonic)
     login_s: float = 0.0
     greeted_s: float = 0.0
-    welcome: HostFacts | None = None
+    welcome: messages.HostFacts | None = None
     clock: HostClock | None = None
-    ready: RunReady | None = None
+    ready: messages.RunReady | None = None
     why: str | None = None
 
 
@@ -56,7 +44,7 @@ class AgentAnswer(msgspec.Struct, frozen=True):
     """An answer of an agent for the owner of the agents."""
 
     host: str
-    answer: Answer
+    answer: messages.Answer
 
 
 class StreamEnded(msgspec.Struct, frozen=True):
@@ -77,7 +65,7 @@ class Agents:
     """
 
     def __init__(
-        self, opener: Opener, begin: Callable[[str], BeginRun] | None, mirror: Mirror, lease_s: float
+        self, opener: Opener, begin: Callable[[str], messages.BeginRun] | None, mirror: Mirror, lease_s: float
     ) -> None:
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)
@@ -97,7 +85,7 @@ class Agents:
         self.members[host] = AgentHost(link)
         self._selector.register(link, selectors.EVENT_READ, link)
 
-    def send(self, host: str, order: Order) -> None:
+    def send(self, host: str, order: messages.Order) -> None:
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)
@@ -158,18 +146,18 @@ class Agents:
             news += self._ended(link, member)
         return news
 
-    def _handle(self, host: str, member: AgentHost, answer: Answer) -> list[News]:
-        if isinstance(answer, HostFacts) != (member.welcome is None):
+    def _handle(self, host: str, member: AgentHost, answer: messages.Answer) -> list[News]:
+        if isinstance(answer, messages.HostFacts) != (member.welcome is None):
             raise HostError(
                 f"{host}: its agent is not heard any more: it has said {answer!s:.80} out of turn"
             )
         now_s = time.monotonic()
-        said_s = answer.monotonic_s if isinstance(answer, Pong | HostFacts) else None
+        said_s = answer.monotonic_s if isinstance(answer, messages.Pong | messages.HostFacts) else None
         news: list[News] = [*self.alive.heard(host, now_s, said_s)]  # type: ignore[list-item]
         match answer:
-            case Pong(monotonic_s=at_s) if member.clock is not None:
+            case messages.Pong(monotonic_s=at_s) if member.clock is not None:
                 member.clock.heard(at_s, now_s)
-            case HostFacts():
+            case messages.HostFacts():
                 member.welcome = answer
                 member.clock = HostClock(answer.monotonic_s, now_s)
                 member.login_s, member.greeted_s = now_s - member.begun_s, time.time()
@@ -181,14 +169,14 @@ class Agents:
                     member.link.close()
                 else:
                     self.send(host, self._begin(host))
-            case RunReady() if member.ready is None and member.welcome is not None:
+            case messages.RunReady() if member.ready is None and member.welcome is not None:
                 member.ready = answer
                 for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
                     news += self._act(action)
                 news.append(AgentAnswer(host, answer))
-            case Replaced() | Changed() | Appended() if member.clock is not None:
+            case messages.Replaced() | messages.Appended() if member.clock is not None:
                 self._mirror.write(host, answer, member.clock)
-            case Failed(reason=reason):
+            case messages.Failed(reason=reason):
                 member.why = f"{host}: {reason}"
                 news.append(AgentAnswer(host, answer))
             case _:
@@ -213,7 +201,7 @@ class Agents:
     def _act(self, action: Action) -> list[News]:
         match action:
             case SendPing(host=host, heard_s=heard_s):
-                self.send(host, Ping(heard_s))
+                self.send(host, messages.Ping(heard_s))
             case LogInAgain(host=host):
                 try:
                     self.log_in(host)

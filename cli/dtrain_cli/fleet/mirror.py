@@ -27,7 +27,6 @@ from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkp
 from dtrain_cli.agent.messages import (
     AllMade,
     Appended,
-    Changed,
     Fetch,
     FileNews,
     MadePart,
@@ -91,11 +90,6 @@ class Mirror:
                         aside = self._made(f"{path}.new")
                         aside.write_bytes(data)
                         aside.replace(self._run_dir / path)
-                case Changed(path=path) if path in self._said:
-                    said = news.on_top_of(self._said[path])
-                    if len(json.dumps(said)) <= RECORD_BYTES_MAX:
-                        self._said[path] = said
-                        self._overwrite(path, said, clock)
 
     def _replace(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
         if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
@@ -108,16 +102,13 @@ class Mirror:
         self._write(path, said, clock)
 
     def _write(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
-        replace_json(self._made(path), rebased(said, clock.offset_s))
-
-    def _overwrite(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
-        """Overwrite a status in place: with many idle tasks, renaming files would cost most."""
-        target = self._targets.get(path)
-        if target is None or not target.exists():
-            self._write(path, said, clock)
-            self._targets[path] = self._run_dir / path
+        """Overwrite a record in place: with many idle tasks, renaming files would cost most."""
+        moved, target = rebased(said, clock.offset_s), self._targets.get(path)
+        if target is not None and target.exists():
+            overwrite_json(target, moved)
         else:
-            overwrite_json(target, rebased(said, clock.offset_s))
+            target = self._targets[path] = self._made(path)
+            replace_json(target, moved)
 
     def _made(self, path: str) -> Path:
         target = self._run_dir / path

@@ -7,22 +7,8 @@ from itertools import product
 from typing import TypeVar
 
 from dtrain.errors import DtrainError
+from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import PIECE_BYTES
-from dtrain_cli.agent.messages import (
-    CodePart,
-    CodeThere,
-    Failed,
-    Held,
-    HoldPorts,
-    HostFacts,
-    Listen,
-    Order,
-    PortsListening,
-    RunReady,
-    Signalled,
-    Tried,
-    Try,
-)
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.host_rules import AGAIN_S, Gone
@@ -70,7 +56,9 @@ class Preparation:
                 why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
                 self._give_up(host, why, missing[1:])
             for news in self._turn():
-                if isinstance(news, AgentAnswer) and isinstance(news.answer, RunReady | HostFacts):
+                if isinstance(news, AgentAnswer) and isinstance(
+                    news.answer, messages.RunReady | messages.HostFacts
+                ):
                     there.add(news.host)
                 elif isinstance(news, StreamEnded):
                     reasons[news.host] = news.reason
@@ -92,14 +80,14 @@ class Preparation:
         self._say(f"sending the code ({mib:.1f} MiB) to {', '.join(hosts)}")
         for host, start in product(hosts, range(0, max(1, len(archive.data)), PIECE_BYTES)):
             end = start + PIECE_BYTES
-            part = CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
+            part = messages.CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
             self._agents.send(host, part)
-        for host, answer in self.wait(hosts, CodeThere, ANSWER_S + 10 * mib).items():
+        for host, answer in self.wait(hosts, messages.CodeThere, ANSWER_S + 10 * mib).items():
             if answer.problem is not None:
                 raise HostError(f"{host}: {answer.problem}")
 
-    def hold_ports(self, orders: Mapping[str, HoldPorts]) -> dict[str, list[int]]:
-        held = self.ask(orders, Held)
+    def hold_ports(self, orders: Mapping[str, messages.HoldPorts]) -> dict[str, list[int]]:
+        held = self.ask(orders, messages.Held)
         for host, answer in held.items():
             if (reason := answer.lacking(orders[host].count)) is not None:
                 raise HostError(f"{host}: {reason}")
@@ -107,10 +95,10 @@ class Preparation:
 
     def unreached(self, addresses: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
         """Have each host connect to addresses that others hold; return, by host, why it cannot reach some."""
-        self.ask({host: Listen(True) for host in addresses}, PortsListening)
-        tries = {host: Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted}
-        tried = self.ask(tries, Tried)
-        self.ask({host: Listen(False) for host in addresses}, PortsListening)
+        self.ask({host: messages.Listen(True) for host in addresses}, messages.PortsListening)
+        tries = {host: messages.Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted}
+        tried = self.ask(tries, messages.Tried)
+        self.ask({host: messages.Listen(False) for host in addresses}, messages.PortsListening)
         return {host: dict(answer.problems) for host, answer in tried.items()}
 
     def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
@@ -126,7 +114,9 @@ class Preparation:
                 "these ports in the firewalls (`network.ports` names them), or give `network.interface`"
             )
 
-    def ask(self, orders: Mapping[str, Order], kind: type[T], timeout_s: float = ANSWER_S) -> dict[str, T]:
+    def ask(
+        self, orders: Mapping[str, messages.Order], kind: type[T], timeout_s: float = ANSWER_S
+    ) -> dict[str, T]:
         for host, order in orders.items():
             self._agents.send(host, order)
         return self.wait(list(orders), kind, timeout_s)
@@ -144,7 +134,7 @@ class Preparation:
                     self._give_up(news.host, news.reason)
                 if isinstance(news, Gone):
                     self._give_up(news.host, f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
-                if isinstance(news, AgentAnswer) and isinstance(news.answer, Failed):
+                if isinstance(news, AgentAnswer) and isinstance(news.answer, messages.Failed):
                     self._give_up(news.host, f"{news.host}: {news.answer.reason}")
                 if isinstance(news, AgentAnswer) and isinstance(news.answer, kind):
                     answers[news.host] = news.answer
@@ -157,7 +147,7 @@ class Preparation:
             if number in STOP_SIGNALS:
                 raise StartInterruptedError(number)
         for each in news:
-            if isinstance(each, AgentAnswer) and isinstance(each.answer, Signalled):
+            if isinstance(each, AgentAnswer) and isinstance(each.answer, messages.Signalled):
                 raise StartInterruptedError(each.answer.number)
         return news
 

@@ -12,20 +12,9 @@ from dtrain.config import ClusterSection, Host, RunSpec
 from dtrain.config.targets import AUTO
 from dtrain.process.start_protocol import Exited, Refused, Started
 from dtrain.runs.files import RunFiles, SavedRecord
+from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.lease import LEASE_S
-from dtrain_cli.agent.messages import (
-    AllMade,
-    Answer,
-    BeginRun,
-    Failed,
-    Held,
-    HoldPorts,
-    MadePart,
-    ReleasePorts,
-    Signalled,
-    SignalOrder,
-)
 from dtrain_cli.agent.run_folders import WORK
 from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
@@ -83,7 +72,7 @@ class FleetTask(msgspec.Struct):
     writes_stacks: bool
 
     def signal(self, number: int) -> None:
-        self.agents.send(self.host, SignalOrder(str(self.task), self.attempt, number))
+        self.agents.send(self.host, messages.SignalOrder(str(self.task), self.attempt, number))
 
 
 class FleetTarget:
@@ -128,13 +117,15 @@ class FleetTarget:
         self._preparation.try_pairs(self._locations.pairs(run.workload.foreign), self._locations.addresses)
         return addresses
 
-    def _begin(self, host: str) -> BeginRun:
+    def _begin(self, host: str) -> messages.BeginRun:
         workload = self._run.workload
         program = None if workload.program is None else str(workload.program.absolute())
         known = self._mirror.sizes.setdefault(host, {})
         folder = self._run.folders.get(host, host)
         cwd = str(workload.cwd)
-        return BeginRun(self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known))
+        return messages.BeginRun(
+            self._run.run_id, folder, program, self._run.digest, cwd, self._lease_s, dict(known)
+        )
 
     def _lay_out_code(self) -> None:
         lacking, cwd = [], self._run.workload.cwd
@@ -162,12 +153,12 @@ class FleetTarget:
             self._locations.addresses[host.host] = address_of(host, welcome, network, alone)
         self._locations.check_addresses()
 
-    def _hold(self, host: str, wanted: Sequence[int]) -> HoldPorts:
+    def _hold(self, host: str, wanted: Sequence[int]) -> messages.HoldPorts:
         network = self._run.spec.network
         address = self._locations.addresses[host] if network.bind == AUTO else network.bind
         ports = network.port_range
         first, last = (ports.start, ports.stop - 1) if ports is not None else (0, 0)
-        return HoldPorts(address, len(wanted), first, last, [port for port in wanted if port])
+        return messages.HoldPorts(address, len(wanted), first, last, [port for port in wanted if port])
 
     def _find_master(self) -> None:
         if self._run.workload.foreign:
@@ -218,7 +209,7 @@ class FleetTarget:
 
     def release_addresses(self) -> None:
         for host in self._agents.members:
-            self._agents.send(host, ReleasePorts())
+            self._agents.send(host, messages.ReleasePorts())
 
     def shares(self) -> Mapping[TaskId, HostShare]:
         shares: dict[TaskId, HostShare] = {}
@@ -302,7 +293,7 @@ class FleetTarget:
             case AgentAnswer(host=host, answer=answer):
                 self._handle_answer(host, answer)
 
-    def _handle_answer(self, host: str, answer: Answer) -> None:
+    def _handle_answer(self, host: str, answer: messages.Answer) -> None:
         own = set(map(str, self._locations.tasks_of(host)))
         match answer:
             case Started() | Exited() | Refused() if answer.task not in own:
@@ -312,14 +303,14 @@ class FleetTarget:
             case Exited() | Refused():
                 self._agents.alive.ended(TaskId.parse(answer.task), answer.attempt)
                 self._queued.append(answer)
-            case MadePart() | AllMade() if self._second is not None:
+            case messages.MadePart() | messages.AllMade() if self._second is not None:
                 if why := self._second.write(host, answer):
                     self._report("no copy", host, why)
-            case Held() if host in self._unheld:
+            case messages.Held() if host in self._unheld:
                 self._note_ports(host, answer)
-            case Signalled(number=number):
+            case messages.Signalled(number=number):
                 self._queued.append(StopAsked(number, host))
-            case Failed(reason=reason):
+            case messages.Failed(reason=reason):
                 self._report("failed", host, f"{host}: {reason}")
 
     def _report(self, kind: str, host: str, text: str) -> None:
@@ -343,7 +334,7 @@ class FleetTarget:
             keep_failure(self._run.files, task, attempt, f"was lost with its host {host}: {what}")
             self._queued.append(Exited(str(task), attempt, LOST_STATUS, 0))
 
-    def _note_ports(self, host: str, held: Held) -> None:
+    def _note_ports(self, host: str, held: messages.Held) -> None:
         serving = self._locations.serving(host)
         ports = {self._locations.port_of(task) for task in serving}
         if why := held.lacking(len(serving)) or (ports != set(held.ports) and "ports of its tasks are taken"):

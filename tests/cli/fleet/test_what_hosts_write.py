@@ -14,7 +14,7 @@ from dtrain.process.start_protocol import Exited
 from dtrain.runs.files import FailureRecord, RunFiles, read_record, write_record
 from dtrain_cli.agent import copies
 from dtrain_cli.agent.copies import FetchedFiles, made_parts
-from dtrain_cli.agent.messages import Appended, Changed, MadePart, Replaced
+from dtrain_cli.agent.messages import Appended, MadePart, Replaced
 from dtrain_cli.fleet import mirror
 from dtrain_cli.fleet.fetching import apart_text, earlier, remember
 from dtrain_cli.fleet.locations import Locations
@@ -242,6 +242,6 @@ def test_a_hosts_logs_and_records_have_bounds(tmp_path, monkeypatch):
     status = "tasks/ps-1/status.json"
     copies.write("h3", Replaced(status, said), CLOCK)
     for number in range(20):
-        fields = {f"field{number}": "x" * 100_000, "message": "x" * 100_000 * number, "step": number}
-        copies.write("h3", Changed(status, fields), CLOCK)
+        more = TaskStatus("ps:1", 1, "h3", step=number, message="x" * 100_000 * number)
+        copies.write("h3", Replaced(status, msgspec.json.encode(more)), CLOCK)
     assert (tmp_path / status).stat().st_size <= mirror.RECORD_BYTES_MAX
