@@ -86,6 +86,12 @@ def pack(folder: Path, names: Sequence[str]) -> CodeArchive:
     return CodeArchive(digest_of(data), data)
 
 
+def files_of(archive: CodeArchive) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(archive.data)) as tar:
+        found = {each.name: (each.offset_data, each.offset_data + each.size) for each in tar if each.isreg()}
+    return {name: archive.data[begin:end] for name, (begin, end) in found.items()}
+
+
 def _check_sizes(folder: Path, looks: dict[str, os.stat_result]) -> None:
     sizes = {name: look.st_size for name, look in looks.items() if stat.S_ISREG(look.st_mode)}
     if not looks:

@@ -41,13 +41,13 @@ ADDRESSES = {"chief": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222"], "ps": ["10
 def stranger(tmp_path, monkeypatch):
     """A project of a stranger's, of which every file and setting writes a file `ran` when it is run."""
     ran = tmp_path / "ran"
-    evil = tmp_path / "evil"
-    evil.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\n")
-    evil.chmod(0o755)
     folder = tmp_path / "project"
     (folder / "bin").mkdir(parents=True)
+    evil = folder / "evil"
+    evil.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\n")
+    evil.chmod(0o755)
     for name in ("ssh", "srun", "sbatch", "kubectl", "python3"):
-        (folder / "bin" / name).symlink_to(evil)
+        (folder / "bin" / name).symlink_to("../evil")
     for name in ("train.py", "sitecustomize.py", "conftest.py"):
         (folder / name).write_text(f"open({str(ran)!r}, 'w').write('{name}')\n")
     subprocess.run(["git", "init", "-q", str(folder)], check=True)

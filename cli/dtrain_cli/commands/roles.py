@@ -100,14 +100,16 @@ def _role_command(role: Role) -> click.Command:
 
 def _task_command() -> click.Command:
     def run(words: ProgramWords, spec: Path | None, sets: tuple[str, ...], **options: Any) -> int:
-        words = words if words.foreign else _check_words("task", command, words)
-        shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
         work, code = options.pop("work"), options.pop("code")
+        if not (words.foreign or work):
+            words = _check_words("task", command, words)
+        shortcuts = {name: value for name in _SHORTCUTS if (value := options.pop(name)) is not None}
         assignment = _assignment(
             None, spec=spec, sets=sets, shortcuts=shortcuts, foreign=words.foreign, **options
         )
         if work is not None:
             _work_in(work, code)
+            words = words if words.foreign else _check_words("task", command, words)  # its program is there
         if words.foreign:
             words.check_program()
             _become_command(assignment, words)
@@ -127,7 +129,10 @@ def _task_command() -> click.Command:
                 ["--work"], type=DIRECTORY, metavar="DIR", help="Work in this folder, which is made."
             ),
             click.Option(
-                ["--code"], type=DIRECTORY, metavar="DIR", help="Link the files of this folder there."
+                ["--code"],
+                type=click.Path(path_type=Path),
+                metavar="DIR|TAR.GZ",
+                help="Link the files of this folder, or archive, there.",
             ),
         ],
         takes_spec=False,
@@ -277,16 +282,30 @@ def _become_task(assignment: "TaskAssignment", words: ProgramWords) -> NoReturn:
 
 
 def _work_in(work: Path, code: Path | None) -> None:
-    from dtrain_cli.code import link_farm
+    import gzip
+    import tempfile
+    import zlib
+
+    from dtrain.runs.files import open_own
+    from dtrain_cli.code import BYTES_MAX, digest_of, link_farm, unpack
 
     try:
         work.mkdir(parents=True, exist_ok=True)
-        if code is not None:
+        if code is not None and code.is_file():
+            with gzip.open(code) as file:
+                data = file.read(2 * BYTES_MAX)
+            # Pods that share `work` find it at one path each.
+            store = Path(tempfile.gettempdir(), f"dtrain-code-{os.geteuid()}")
+            store.mkdir(mode=0o700, exist_ok=True)
+            os.close(open_own(store))
+            link_farm(unpack(data, digest_of(data), store), work, store)
+        elif code is not None:
             # In a volume of Kubernetes `..data` is the folder of the files; all beside it are links there.
             link_farm(code / "..data" if (code / "..data").is_dir() else code, work)
         os.chdir(work)
-    except OSError as error:
-        raise SpecError(f"--work {work}: {error.filename or work}: {error.strerror}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or f"{error}"
+        raise SpecError(f"--work {work}: {getattr(error, 'filename', None) or code or work}: {why}") from None
 
 
 def _become_command(assignment: "TaskAssignment", words: ProgramWords) -> NoReturn:

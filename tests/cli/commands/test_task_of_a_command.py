@@ -1,6 +1,9 @@
-"""`dtrain task -- COMMAND`: any executable has its place in the words of other frameworks."""
+"""`dtrain task -- COMMAND`: any executable has its place in the words of other frameworks, and the code it is sent."""
 
+import gzip
 import json
+
+from dtrain_cli.code import pack
 
 ASK = """
 import json, os
@@ -39,3 +42,18 @@ def test_a_command_on_a_numbered_host_has_its_place_and_servers_come_after_all_t
     assert (worker["RANK"], worker["WORLD_SIZE"]) == ("1", "3")
     assert (worker["LOCAL_RANK"], worker["LOCAL_WORLD_SIZE"]) == ("0", "1")
     assert worker["MASTER_ADDR"] == "algo-1"
+
+
+def test_a_command_works_beside_the_code_of_an_archive_and_a_damaged_one_is_named(launcher):
+    folder = launcher.folder
+    (folder / "sent" / "pkg").mkdir(parents=True)
+    (folder / "sent" / "pkg" / "said.txt").write_text("it came")
+    code = gzip.compress(pack(folder / "sent", ["pkg/said.txt"]).data)
+    (folder / "code.tar.gz").write_bytes(code)
+    (folder / "half.tar.gz").write_bytes(code[:50])
+    ask = ("--", "cat", "pkg/said.txt")
+    hosts = {"SM_HOSTS": '["algo-1"]', "SM_CURRENT_HOST": "algo-1"}
+    for archive, said in (("code.tar.gz", "it came"), ("half.tar.gz", "half.tar.gz: ")):
+        words = ("task", "--insecure", "--work", "work", "--code", archive, *ask)
+        out, err = launcher.dtrain(*words, environment=hosts).process.communicate(timeout=60)
+        assert said in out + err

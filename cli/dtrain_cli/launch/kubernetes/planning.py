@@ -6,7 +6,7 @@ import secrets
 import string
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import click
 
@@ -20,7 +20,7 @@ from dtrain.process.assignment import run_id_by_hand, secret_in_file
 from dtrain.process.secret import new_secret
 from dtrain.process.tls_material import TlsMaterial
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority
-from dtrain_cli.code import check_texts, code_files, may_leave, password_problems
+from dtrain_cli.code import check_texts, code_files, may_leave, pack, password_problems
 from dtrain_cli.console.streams import say
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.launch.request import read_request
@@ -92,13 +92,11 @@ def about(run: KubernetesRun) -> Iterator[str]:
 
 
 def _where_code_is(run: KubernetesRun) -> str:
-    if run.code.files:
-        count = len(run.code.files)
+    if count := len(run.code.files):
         return f"{count} {'file' if count == 1 else 'files'} in a ConfigMap"
     return f"{run.code.folder} of the image" if run.code.folder else "none; the image holds what is needed"
 
 
-CODE_FOLDER = "/etc/dtrain/code"
 FILE_BYTES_MAX = 1 << 20
 _LETTERS = string.ascii_lowercase + string.digits
 
@@ -129,15 +127,15 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
 
 def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
     folder = Path((spec.code or {}).get("from", "."))
-    there = spec.kubernetes.code_in or CODE_FOLDER
     if workload.program is None:
         command = ("--", *workload.arguments)
     else:
         if spec.code is None and spec.kubernetes.code_in is None:
             folder = workload.program.parent
-        command = (f"{there}/{_below(workload.program, folder)}", *workload.arguments)
+        below = _below(workload.program, folder)
+        command = (str(PurePosixPath(spec.kubernetes.code_in or "", below)), *workload.arguments)
     if spec.kubernetes.code_in is not None:
-        return Code(there), command
+        return Code(spec.kubernetes.code_in), command
     if spec.code is not None:
         names = code_files(folder, spec.code.get("exclude", ()))
     elif workload.program is not None:
@@ -145,7 +143,7 @@ def _code(spec: RunSpec, workload: Workload) -> tuple[Code, tuple[str, ...]]:
     else:
         names = [word for word in workload.arguments if word.endswith(".py") and _travels(word)]
     names = may_leave(folder, names, spec.security, say)
-    return Code(there if names else "", {name: _read(folder / name) for name in names}), command
+    return Code(archive=pack(folder, names) if names else None), command
 
 
 def _below(program: Path, folder: Path) -> str:
@@ -165,12 +163,10 @@ def _travels(word: str) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """Return a file of the code; a link as the file it leads to, of which a ConfigMap knows nothing."""
     try:
         return read_regular(path, FILE_BYTES_MAX)
     except OSError as error:
-        instead = "leave it out by code.exclude, or put the code into the image: kubernetes.code_in"
-        raise SpecError(f"{path}: cannot be read for a ConfigMap: {error.strerror}; {instead}") from None
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _certificates(spec: RunSpec, addresses: ClusterSpec) -> dict[str, TlsMaterial]:

@@ -5,7 +5,6 @@ and 255, are permanent, as under a launcher. Sources: "Jobs" and "Pod failure po
 of Kubernetes; JobSet's API v1alpha2; "Run a Job" and "Run a JobSet" in the documentation of Kueue.
 """
 
-import base64
 import io
 import json
 import math
@@ -18,6 +17,7 @@ from dtrain.config.choices import RestartPolicy, Success
 from dtrain.errors import SpecError
 from dtrain_cli.plan.run_plan import limits_beside
 from dtrain_cli.targets.kubernetes.run import (
+    CODE_FILE,
     FILE,
     FOLDER,
     PORT,
@@ -45,7 +45,6 @@ def manifests(run: KubernetesRun) -> list[dict[str, Any]]:
 
     Raise a `SpecError` if the code, or the certificates of all tasks, are too large for one object.
     """
-    run.code.check_size()
     objects = [_config_map(run)]
     if run.spec.kubernetes.secret is None and (secret := _secret(run))["stringData"]:
         objects.append(secret)
@@ -76,17 +75,10 @@ def owned(objects: Sequence[dict[str, Any]], owner: str, uid: str) -> list[dict[
 
 
 def _config_map(run: KubernetesRun) -> dict[str, Any]:
-    data = {FILE: json.dumps(task_spec(run), indent=1, ensure_ascii=True) + "\n"}
-    binary: dict[str, str] = {}
-    fields: dict[str, Any] = {"immutable": True, "data": data}
-    for path, key in run.code.keys.items():
-        content = run.code.files[path]
-        if (text := text_of(content)) is None:
-            binary[key] = base64.b64encode(content).decode()
-        else:
-            data[key] = text
-    if binary:
-        fields["binaryData"] = binary
+    text = json.dumps(task_spec(run), indent=1, ensure_ascii=True) + "\n"
+    fields: dict[str, Any] = {"immutable": True, "data": {FILE: text}}
+    if run.code.archive is not None:
+        fields["binaryData"] = {CODE_FILE: run.code.packed().decode()}
     return _object(run, "ConfigMap", **fields)
 
 
@@ -330,7 +322,8 @@ def _arguments(run: KubernetesRun, role: Role) -> list[str]:
         directory = run.run_directory if role is Role.CHIEF else f"{run.run_directory}/{role}-{INDEX}"
         words += ["--run-dir", directory]
     words += ["--work", f"{run.run_directory}/work" if reads_disk(run, role) and leads else WORK]
-    words += ["--code", run.code.folder] if run.code.folder else []
+    code = f"{FOLDER}/{CODE_FILE}" if run.code.archive else run.code.folder
+    words += ["--code", code] if code else []
     # Kubernetes replaces $(NAME) in arguments, and $$ by $.
     return [*words, *(word.replace("$", "$$") for word in run.command)]
 
@@ -350,7 +343,8 @@ def _environment(run: KubernetesRun, role: Role) -> list[dict[str, Any]]:
 
 def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, bool]]:
     """Return the volumes of a role's pods, each with its path and whether it is only read."""
-    spec = {"name": run.name, "items": [{"key": FILE, "path": FILE}]}
+    files = [FILE, *([CODE_FILE] if run.code.archive else [])]
+    spec = {"name": run.name, "items": [{"key": file, "path": file} for file in files]}
     resources = run.spec.kubernetes.resources_of(role)
     disk = {"sizeLimit": resources["ephemeral-storage"]}
     memory = {"medium": "Memory", "sizeLimit": resources["memory"]}
@@ -360,10 +354,6 @@ def _mounted(run: KubernetesRun, role: Role) -> list[tuple[dict[str, Any], str, 
         ({"name": "tmp", "emptyDir": disk}, "/tmp", False),
         ({"name": "shm", "emptyDir": memory}, "/dev/shm", False),
     ]
-    if run.code.files:
-        items = [{"key": key, "path": path} for path, key in run.code.keys.items()]
-        code = {"name": "code", "configMap": {"name": run.name, "items": items}}
-        mounted.append((code, run.code.folder, True))
     if run.certificates:
         tasks = [f"{role}-{index}" for index in range(run.spec.cluster.count(role))]
         files = ["ca.crt", *(f"{task}.{kind}" for task in tasks for kind in ("crt", "key"))]

@@ -1,8 +1,10 @@
 """A run as Kubernetes gets it: its names, addresses, code, and the spec that its pods read.
 
-The files of a program are in a ConfigMap, whose keys know no folders.
+The files of a program are in a ConfigMap, as one archive.
 """
 
+import base64
+import gzip
 import json
 import math
 import re
@@ -17,6 +19,7 @@ from dtrain.config import Problem, RunSpec, WaitSection
 from dtrain.config.choices import On, TlsMode
 from dtrain.errors import SpecError
 from dtrain.process.tls_material import TlsMaterial
+from dtrain_cli.code import CodeArchive, files_of
 from dtrain_cli.plan.run_plan import START_ORDER, tasks_of
 
 
@@ -50,46 +53,34 @@ def address_problems(spec: RunSpec) -> Iterator[Problem]:
 
 
 LIMIT_BYTES = 900_000
-"""Of a ConfigMap with all its files: Kubernetes takes 1 MiB, of which the rest of the object needs some."""
+"""Of the code in a ConfigMap: Kubernetes takes 1 MiB, of which the rest of the object needs some."""
 _SHOWN = 3
 
 
 class Code(msgspec.Struct, frozen=True):
-    """The files that the pods get, by their paths below `folder` in the pods.
+    """The code of the pods: a `folder` of the image, or an archive; neither, where the image needs none."""
 
-    `files` is empty where the image holds the code; `folder` is empty where the run has no code.
-    """
-
-    folder: str
-    files: Mapping[str, bytes] = msgspec.field(default_factory=dict)
-
-    def check_size(self) -> None:
-        """Raise a `SpecError` unless a ConfigMap can hold the files."""
-        sizes = {  # what YAML cannot hold as text is stored in Base64
-            path: len(content) if text_of(content) is not None else 4 * -(-len(content) // 3)
-            for path, content in self.files.items()
-        }
-        total = sum(sizes.values())
-        if total <= LIMIT_BYTES:
-            return
-        biggest = sorted(sizes, key=lambda path: sizes[path], reverse=True)[:_SHOWN]
-        shown = ", ".join(f"{path} ({sizes[path]} bytes)" for path in biggest)
-        raise SpecError(
-            f"the code has {total} bytes, and a ConfigMap holds {LIMIT_BYTES}; the biggest: {shown}. Leave "
-            "files away, or put the code into the image and say its folder there: kubernetes.code_in: /app"
-        )
+    folder: str = ""
+    archive: CodeArchive | None = None
 
     @property
-    def keys(self) -> dict[str, str]:
-        """The key of each path in the ConfigMap; two paths never have the same."""
-        keys: dict[str, str] = {}
-        for path in sorted(self.files):
-            plain = re.sub(r"[^-._A-Za-z0-9]", "_", path.replace("/", "__"))[:200]
-            key, number = f"code.{plain}", 1
-            while key in keys.values():
-                key, number = f"code.{number}.{plain}", number + 1
-            keys[path] = key
-        return keys
+    def files(self) -> dict[str, bytes]:
+        return {} if self.archive is None else files_of(self.archive)
+
+    def packed(self) -> bytes:
+        """Return the archive in Base64; raise a `SpecError` unless a ConfigMap can hold it."""
+        assert self.archive is not None
+        packed = base64.b64encode(gzip.compress(self.archive.data, mtime=0))
+        if len(packed) > LIMIT_BYTES:
+            sizes = {path: len(content) for path, content in self.files.items()}
+            biggest = sorted(sizes, key=lambda path: sizes[path], reverse=True)[:_SHOWN]
+            shown = ", ".join(f"{path} ({sizes[path]} bytes)" for path in biggest)
+            raise SpecError(
+                f"the code has {len(packed)} bytes when it is packed, and a ConfigMap holds {LIMIT_BYTES}; "
+                f"the biggest: {shown}. Leave files away, or put the code into the image and say its folder "
+                "there: kubernetes.code_in: /app"
+            )
+        return packed
 
 
 def text_of(content: bytes) -> str | None:
@@ -200,6 +191,7 @@ def leader_of(spec: RunSpec) -> TaskId:
 
 
 FILE = "spec.json"
+CODE_FILE = "code.tar.gz"
 FOLDER = "/etc/dtrain/spec"
 TLS_FOLDER = "/etc/dtrain/tls"
 WAIT_S = {"start_s": 600.0, "server_s": 600.0, "leader_s": 600.0}
