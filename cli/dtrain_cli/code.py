@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,6 +37,9 @@ from dtrain.formats.bounded_reading import open_regular, read_regular
 from dtrain.formats.remote_files import has_password
 from dtrain.process.secret import SHORTEST_CHARACTERS
 from dtrain.runs.files import RunFiles
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 BYTES_MAX = 64 << 20
 FILES_MAX = 100_000
@@ -209,6 +213,12 @@ _NO_REPOSITORY = b"not a git repository"
 _GIT_S = 60.0
 
 
+def left_out(exclude: Iterable[str]) -> "GitIgnoreSpec":
+    from pathspec import GitIgnoreSpec
+
+    return GitIgnoreSpec.from_lines((*LEFT_OUT, *exclude))
+
+
 def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
     """Return the files and links below a folder that belong to its code, as sorted paths from it.
 
@@ -217,15 +227,14 @@ def code_files(folder: Path, exclude: Sequence[str] = ()) -> list[str]:
     """
     if not folder.is_dir():
         raise RunError(f"code: {folder} is no folder")
-    patterns = (*LEFT_OUT, *exclude)
-    listed = _by_git(folder)
-    names = _by_walking(folder, patterns) if listed is None else _existing(folder, listed)
+    out, listed = left_out(exclude), _by_git(folder)
+    names = _by_walking(folder, out) if listed is None else _existing(folder, listed)
     is_run = functools.cache(lambda path: RunFiles(folder / path).run.is_file())
     return sorted(
         {
             name
             for name in names
-            if not excluded(name, patterns) and not any(map(is_run, (Path(name), *Path(name).parents[:-1])))
+            if not out.match_file(name) and not any(map(is_run, (Path(name), *Path(name).parents[:-1])))
         },
         key=os.fsencode,
     )
@@ -268,39 +277,14 @@ def _existing(folder: Path, listed: Sequence[str]) -> Iterator[str]:
             yield name
 
 
-def _by_walking(folder: Path, patterns: Sequence[str]) -> Iterator[str]:
+def _by_walking(folder: Path, out: "GitIgnoreSpec") -> Iterator[str]:
     for parent, folders, files in os.walk(folder):
         above = os.path.relpath(parent, folder)
         prefix = "" if above == "." else f"{above}/"
         links = [name for name in folders if Path(parent, name).is_symlink()]
         kept = (name for name in folders if name not in links)
-        folders[:] = [name for name in kept if not excluded(f"{prefix}{name}/x", patterns)]
+        folders[:] = [name for name in kept if not out.match_file(f"{prefix}{name}/")]
         yield from (f"{prefix}{name}" for name in (*files, *links))
-
-
-def excluded(path: str, patterns: Sequence[str]) -> bool:
-    """Return whether a file, or a folder above it, is left out.
-
-    A pattern that is a name matches in every folder, a path from the folder that is sent; a slash at the end
-    matches folders alone; ``**`` stands for any number of folders.
-    """
-    parts = path.split("/")
-    for pattern in patterns:
-        words = pattern.strip("/").split("/")
-        anchored = "/" in pattern.rstrip("/")
-        last = len(parts) - 1 if pattern.endswith("/") else len(parts)  # the last part of a file is no folder
-        heads = (parts[:depth] for depth in range(1, last + 1))
-        if any(_fits(head if anchored else head[-1:], words) for head in heads):
-            return True
-    return False
-
-
-def _fits(parts: list[str], words: list[str]) -> bool:
-    if not words or not parts:
-        return not parts and all(word == "**" for word in words)
-    if words[0] == "**":
-        return _fits(parts, words[1:]) or _fits(parts[1:], words)
-    return fnmatchcase(parts[0], words[0]) and _fits(parts[1:], words[1:])
 
 
 _PART_MAX = 255

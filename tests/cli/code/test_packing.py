@@ -12,7 +12,7 @@ from row_by_row import every_row
 
 from dtrain.errors import RunError
 from dtrain_cli import code
-from dtrain_cli.code import code_files, digest_of, discard, excluded, link_farm, pack, unpack
+from dtrain_cli.code import code_files, digest_of, discard, left_out, link_farm, pack, unpack
 
 
 def git(folder, *words):
@@ -80,10 +80,12 @@ def test_earlier_runs_and_links_to_them_are_no_code(tree, tmp_path, repository):
         ("b/**/a.py", "b/c/d/a.py", True),
         ("**/d/", "b/c/d/a.py", True),
         (".venv/", ".venv/lib/x", True),
+        ("data/[!a]*", "data/b", True),
+        ("\\#a", "#a", True),
     ],
 )
 def test_patterns_mean_what_they_mean_to_git(tmp_path, pattern, path, out):
-    assert excluded(path, [pattern]) is out
+    assert left_out([pattern]).match_file(path) is out
     git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text(f"{pattern}\n")
     (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
