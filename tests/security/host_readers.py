@@ -28,6 +28,7 @@ from dtrain.process.start_protocol import (
     MessageStream,
     Refused,
     Started,
+    StartTask,
     encode,
 )
 from dtrain.runs.files import FailureRecord, KillRequest, RunFiles, TaskRecord, read_record, write_record
@@ -234,7 +235,7 @@ def _orders() -> bytes:
         *(told.Ping(time.monotonic()), told.CodePart("d", b"tar", True)),
         *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
         told.ReleasePorts(),
-        told.StartOrder("worker:0", 0, "h1:1", "/p.py", ["true"], [], {"A": "b"}, {}, "/", False),
+        StartTask("worker:0", 0, ["/p.py"], {"A": "b"}, {}, "/", "/run/output.log", needs_grpc=False),
         *(
             told.Put(f"{FOLDER}/status.json", status),
             told.Put("tasks/ps-0/status.json", b"{}"),
@@ -260,7 +261,7 @@ def read_orders(path: Path) -> None:
     os.close(orders)
     processes = SimpleNamespace(
         wake_on=lambda source: None,
-        start=lambda launch: SimpleNamespace(attempt=launch.attempt, signal=lambda number: None),
+        start_ordered=lambda launch: SimpleNamespace(attempt=launch.attempt, signal=lambda number: None),
         events=lambda until_s: [],
         close=lambda: None,
     )

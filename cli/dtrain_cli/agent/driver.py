@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from msgspec.structs import asdict
+from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
-from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report
+from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report, StartTask
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import host, messages
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
@@ -21,7 +21,6 @@ from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts
-from dtrain_cli.plan.run_plan import TaskLaunch
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, TargetFailed
@@ -120,7 +119,7 @@ class HostAgent:
         if (
             isinstance(order, messages.BeginRun)
             if begun
-            else isinstance(order, messages.FileOrder | messages.StartOrder)
+            else isinstance(order, messages.FileOrder | StartTask)
         ):
             raise RunError(f"an order is out of turn: {order!s:.80}")
         match order:
@@ -129,7 +128,7 @@ class HostAgent:
                 self._launcher.send(messages.Pong(time.monotonic()))
             case messages.BeginRun():
                 self._begin(order)
-            case messages.StartOrder():
+            case StartTask():
                 self._start(order)
             case messages.SignalOrder():
                 self._signal(order)
@@ -183,18 +182,17 @@ class HostAgent:
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
         self._launcher.send(messages.RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
 
-    def _start(self, order: messages.StartOrder) -> None:
+    def _start(self, order: StartTask) -> None:
         assert self._run_dir is not None, "BeginRun comes first"
         assert self._files is not None
         task = TaskId.parse(order.task)
         if self._lease.order is not None:  # the launcher starts it again with the agent that comes next
             return
-        places = {"program": order.program and Path(order.program), "cwd": Path(order.cwd)}
-        launch = TaskLaunch(**{**asdict(order), **places, "task": task, "run_dir": self._run_dir})
         files = RunFiles(self._run_dir)
         try:
             files.status(task).unlink(missing_ok=True)
-            self._tasks[task] = self._target.start(launch)
+            here = replace(order, log=str(files.log(task, order.attempt)))
+            self._tasks[task] = self._target.start_ordered(here)
         except OSError as error:
             reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
             self._launcher.send(Refused(order.task, order.attempt, reason))

@@ -14,7 +14,7 @@ import msgspec
 from dtrain.config import RunSpec
 from dtrain.formats.bounded_reading import Count, Moment, Text
 from dtrain.messages.membership import TaskStatus
-from dtrain.process.start_protocol import Exited, Refused, Started
+from dtrain.process.start_protocol import Exited, Refused, Started, StartTask
 from dtrain.runs.files import FailureRecord, KillRequest
 from dtrain.runs.joined import JoinedRecord
 
@@ -83,24 +83,6 @@ class Try(msgspec.Struct, frozen=True, tag="try"):
 
     addresses: list[str]
     timeout_s: _Seconds
-
-
-class StartOrder(msgspec.Struct, frozen=True, tag="start"):
-    """An order to start one attempt of a task; see `TaskLaunch`. Its private variables are never shown."""
-
-    task: str
-    attempt: Count
-    address: str | None
-    program: str | None
-    command: list[str]
-    arguments: list[str]
-    environment: dict[str, str]
-    private: dict[str, str]
-    cwd: str
-    needs_grpc: bool
-
-    def __repr__(self) -> str:
-        return f"StartOrder({self.task!r}, {self.attempt})"
 
 
 class SignalOrder(msgspec.Struct, frozen=True, tag="signal"):
@@ -272,7 +254,7 @@ class FileFound(msgspec.Struct, frozen=True, tag="seen"):
 
 
 PortOrder = HoldPorts | Listen | ReleasePorts | Try
-TaskOrder = StartOrder | SignalOrder | Put
+TaskOrder = StartTask | SignalOrder | Put
 FileOrder = CodePart | Fetch | MadePart | AllMade
 FileNews = Replaced | Appended
 Order = BeginRun | FileOrder | PortOrder | TaskOrder | FindFile | Ping

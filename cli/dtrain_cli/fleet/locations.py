@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from dtrain.cluster import TRAINING_ROLES, ClusterSpec, Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.config import ClusterSection, Host
 from dtrain.config.targets import Places
 from dtrain.process.assignment import BIND, RUN_DIR
-from dtrain_cli.agent.messages import StartOrder
 from dtrain_cli.fleet.link import HostError
 from dtrain_cli.placement import place
 from dtrain_cli.plan.run_plan import TaskLaunch
@@ -179,20 +179,20 @@ class RemotePlace(msgspec.Struct, frozen=True):
         return str(Path(self.cwd) / path.absolute().relative_to(self.code))
 
 
-def start_order(
-    launch: TaskLaunch,
-    place: RemotePlace,
-    secrets: Mapping[str, str],
-    bind: str | None,
-) -> StartOrder:
-    """Return the order that starts a task; `bind` replaces the cluster's address."""
-    program = None if launch.program is None else place.path_of(launch.program)
-    command = list(launch.command)
+def launch_there(
+    launch: TaskLaunch, there: RemotePlace, secrets: Mapping[str, str], bind: str | None
+) -> TaskLaunch:
+    """Return a task with the paths of its host; `bind` replaces the cluster's address."""
+    program = None if launch.program is None else there.path_of(launch.program)
+    command = launch.command
     if program is not None:
-        command = [place.executable, "-m", "dtrain.task", program, *launch.arguments]
-    environment = {**secrets, **launch.environment, RUN_DIR: place.run_dir}
-    if bind is not None:
-        environment[BIND] = bind
-    there = {"program": program, "command": command, "environment": environment, "cwd": place.cwd}
-    fields = {name: getattr(launch, name) for name in StartOrder.__struct_fields__}
-    return StartOrder(**{**fields, **there, "task": str(launch.task)})
+        command = (there.executable, "-m", "dtrain.task", program, *launch.arguments)
+    more = {} if bind is None else {BIND: bind}
+    return replace(
+        launch,
+        program=program and Path(program),
+        command=command,
+        environment={**secrets, **launch.environment, RUN_DIR: there.run_dir, **more},
+        cwd=Path(there.cwd),
+        run_dir=Path(there.run_dir),
+    )

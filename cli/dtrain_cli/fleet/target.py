@@ -21,7 +21,7 @@ from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.host_rules import Gone, address_of
 from dtrain_cli.fleet.link import Opener
-from dtrain_cli.fleet.locations import Locations, RemotePlace, start_order
+from dtrain_cli.fleet.locations import Locations, RemotePlace, launch_there
 from dtrain_cli.fleet.mirror import (
     LOST_STATUS,
     Mirror,
@@ -32,6 +32,7 @@ from dtrain_cli.fleet.mirror import (
 )
 from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch, Workload
+from dtrain_cli.targets.local import start_order
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
@@ -232,9 +233,9 @@ class FleetTarget:
         self._attempts[launch.task] = launch.attempt
         host = self._locations.host_of(launch.task)
         bind = None if self._run.spec.network.bind == AUTO else self._run.spec.network.bind
-        order = start_order(launch, self._places[host], self._run.secrets, bind)
+        there = launch_there(launch, self._places[host], self._run.secrets, bind)
         self._agents.alive.started(launch.task, launch.attempt, host)
-        self._agents.send(host, order)
+        self._agents.send(host, start_order(there))
         return FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
 
     def wake_on(self, source: HasFileno) -> None:

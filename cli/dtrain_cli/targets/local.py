@@ -157,13 +157,15 @@ class LocalTarget:
         return True
 
     def start(self, launch: TaskLaunch) -> LocalTask:
-        launch.log.parent.mkdir(parents=True, exist_ok=True)
-        launch.log.touch(mode=0o600)
-        own_interpreter = any(name.startswith("PYTHON") for name in launch.environment)  # read at its start
-        executed = launch.program is None or own_interpreter
-        self._tasks[launch.task] = LocalTask(launch.attempt, forked=not executed)
-        self._fork_server.order(_start_message(launch, executed))
-        return self._tasks[launch.task]
+        return self.start_ordered(start_order(launch))
+
+    def start_ordered(self, order: StartTask) -> LocalTask:
+        log = Path(order.log)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch(mode=0o600)
+        task = self._tasks[TaskId.parse(order.task)] = LocalTask(order.attempt, forked=not order.executed)
+        self._fork_server.order(order)
+        return task
 
     def wake_on(self, source: HasFileno) -> None:
         self._selector.register(source, selectors.EVENT_READ)
@@ -215,7 +217,9 @@ class LocalTarget:
         return event
 
 
-def _start_message(launch: TaskLaunch, executed: bool) -> StartTask:
+def start_order(launch: TaskLaunch) -> StartTask:
+    own_interpreter = any(name.startswith("PYTHON") for name in launch.environment)  # read at its start
+    executed = launch.program is None or own_interpreter
     return StartTask(
         task=str(launch.task),
         attempt=launch.attempt,

@@ -35,7 +35,7 @@ Message = TypeVar("Message")
 TaskName = Annotated[str, msgspec.Meta(pattern=r"^(chief|worker|ps|evaluator):[0-9]{1,9}\Z")]
 
 
-class StartTask(msgspec.Struct, frozen=True):
+class StartTask(msgspec.Struct, frozen=True, tag="start"):
     """An order to fork a task, or to execute one.
 
     Attributes:
@@ -50,7 +50,7 @@ class StartTask(msgspec.Struct, frozen=True):
     """
 
     task: str
-    attempt: int
+    attempt: Count
     argv: list[str]
     environment: dict[str, str]
     private: dict[str, str]

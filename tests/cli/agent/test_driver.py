@@ -9,7 +9,7 @@ import pytest
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.process.start_protocol import Exited, Started, encode
+from dtrain.process.start_protocol import Exited, Started, StartTask, encode
 from dtrain.runs.files import RunFiles
 from dtrain_cli.agent import driver
 from dtrain_cli.agent.copies import PIECE_BYTES
@@ -24,7 +24,6 @@ from dtrain_cli.agent.messages import (
     Pong,
     RunReady,
     SignalOrder,
-    StartOrder,
 )
 
 SEED = 20261126
@@ -42,13 +41,12 @@ class Processes:
     def wake_on(self, source):
         pass
 
-    def start(self, launch):
-        self.started.append((launch.task, launch.attempt))
-        self.alive[launch.task] = launch.attempt
-        self._events.append(Started(str(launch.task), launch.attempt, 7))
-        return SimpleNamespace(
-            attempt=launch.attempt, signal=lambda number: self.end(launch.task, launch.attempt, -number)
-        )
+    def start_ordered(self, order):
+        task, attempt = TaskId.parse(order.task), order.attempt
+        self.started.append((task, attempt))
+        self.alive[task] = attempt
+        self._events.append(Started(order.task, attempt, 7))
+        return SimpleNamespace(attempt=attempt, signal=lambda number: self.end(task, attempt, -number))
 
     def end(self, task, attempt, status):
         if self.alive.get(task) == attempt:
@@ -97,7 +95,7 @@ class Stage:
 
 
 def start(attempt=0, task=WORKER):
-    return StartOrder(str(task), attempt, None, None, ["true"], [], {}, {}, "/", False)
+    return StartTask(str(task), attempt, ["true"], {}, {}, "/", "/dev/null", needs_grpc=False, executed=True)
 
 
 @pytest.fixture

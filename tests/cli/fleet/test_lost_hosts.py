@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import ClusterSection, Host, RunSpec, WaitSection, read_hosts
-from dtrain.process.start_protocol import Exited
+from dtrain.process.start_protocol import Exited, StartTask
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.messages import Held, HoldPorts, StartOrder
+from dtrain_cli.agent.messages import Held, HoldPorts
 from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
 from dtrain_cli.fleet.host_rules import Gone, HostsAlive
 from dtrain_cli.fleet.locations import RemotePlace
@@ -108,7 +108,7 @@ def test_a_task_that_is_due_while_its_host_is_cut_off_can_start_when_the_host_is
 
 def test_a_spare_host_takes_the_place_of_a_lost_one_by_another_start(fleet):
     target = fleet(Host("h3", spare=True))
-    assert {host for host, _ in target._agents.orders(StartOrder)} == {"h1", "h2"}
+    assert {host for host, _ in target._agents.orders(StartTask)} == {"h1", "h2"}
     target._agents.sent.clear()
     assert lose(target, "h2") == [
         HostLost("h2 is lost", [WORKER0, WORKER1], {"h2": "h3"}),
