@@ -24,14 +24,14 @@ from dtrain_cli.agent.messages import (
 from dtrain_cli.console.streams import print_json, say
 from dtrain_cli.fleet.agents import AgentHost, Agents
 from dtrain_cli.fleet.host_rules import address_of, unfit
-from dtrain_cli.fleet.link import HostError, Opener
+from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.locations import host_port
 from dtrain_cli.fleet.mirror import Mirror
 from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.placement import hosts_of_addresses
 from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Srun, read_allocation
-from dtrain_cli.targets.ssh import Ssh
+from dtrain_cli.targets.ssh import AgentOpener, Ssh
 
 CLOCK_S = 2.0
 """A clock that differs by more is named: certificates and the times in logs go by it."""
@@ -122,7 +122,7 @@ def check_hosts(spec: RunSpec, as_json: bool) -> None:
         raise HostError("\n".join(reasons))
 
 
-def _hosts(spec: RunSpec) -> tuple[list[Host], Opener]:
+def _hosts(spec: RunSpec) -> tuple[list[Host], AgentOpener]:
     python = spec.python or sys.executable
     said = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
     if spec.on is On.SLURM and (allocation := read_allocation(os.environ)) is not None:
@@ -140,7 +140,7 @@ _LOGIN_S_A_HOST = LOGIN_S / 12
 class HostSurvey:
     """The visits to some hosts, through agents that belong to no run."""
 
-    def __init__(self, hosts: Sequence[Host], opener: Opener, network: NetworkSection) -> None:
+    def __init__(self, hosts: Sequence[Host], opener: AgentOpener, network: NetworkSection) -> None:
         self._hosts = {host.host: host for host in hosts}
         self._found = {name: HostFound(name) for name in self._hosts}
         self._network = network

@@ -284,7 +284,7 @@ def read_orders(path: Path) -> None:
         try:
             agent.run()
         finally:
-            for end in (reading, writing, *([agent._lock] if agent._lock is not None else [])):
+            for end in (reading, writing, *([agent._run.lock] if agent._run is not None else [])):
                 os.close(end)
     with os.fdopen(answers, "rb") as said:
         _, _, words = said.read().partition(told.MAGIC + b"\n")

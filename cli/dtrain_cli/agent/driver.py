@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
@@ -36,6 +37,36 @@ _LAST_WORD_S = 2.0
 """The longest wait for a launcher that does not read, before the tasks are killed."""
 
 
+class RunHere:
+    """What one run has on this host: its files, which no other agent touches meanwhile.
+
+    Raise a `WaitTimeoutError` if an earlier agent holds them for over `wait_s`.
+    """
+
+    def __init__(self, folder: Path, known: dict[str, int], wait_s: float) -> None:
+        self.folder, self.files = folder, RunFiles(folder)
+        self.files.create()
+        self.lock = open_lock(folder / LOCK)
+        if not lock(self.lock, wait_s, "end, an earlier agent of this run"):
+            raise RunError(f"{folder / LOCK} cannot be locked; let runs be kept on another disk there")
+        self.copied = CopiedFiles(folder, known)
+        self.arriving = ArrivingCheckpoint(self.files.checkpoints)
+        self.code = SentCode()
+
+    def put(self, order: messages.Put) -> None:
+        if not is_order(order.path):
+            return
+        path = self.folder / order.path
+        with contextlib.suppress(OSError):  # the next one replaces it
+            if order.data is None:
+                path.unlink(missing_ok=True)
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_name(f".{path.name}.put")
+            aside.write_bytes(order.data)
+            aside.replace(path)
+
+
 class HostAgent:
     """One agent; `run` serves its launcher until the stream ends or the lease has run out."""
 
@@ -44,11 +75,7 @@ class HostAgent:
         self._target = target
         self._signals = SignalInbox()
         self._ports = HeldPorts()
-        self._code = SentCode()
-        self._run_dir: Path | None = None
-        self._lock: int | None = None
-        self._files: CopiedFiles | None = None
-        self._arriving: ArrivingCheckpoint | None = None
+        self._run: RunHere | None = None
         self._lease = Lease(time.monotonic())
         self._tasks: dict[TaskId, LocalTask] = {}
         self._signalled_s: dict[TaskId, float] = {}
@@ -87,10 +114,10 @@ class HostAgent:
             self._obey(order)
         self._send_made()
         now_s = time.monotonic()
-        if self._lease.order is None and now_s >= self._look_s and self._files is not None:
+        if self._lease.order is None and now_s >= self._look_s and self._run is not None:
             printed = False
             if self._launcher.waiting_bytes < _CROWDED_BYTES:
-                for news in self._files.news():
+                for news in self._run.copied.news():
                     self._launcher.send(news)
                     printed = printed or isinstance(news, messages.Appended)
             self._look_s = now_s + LOOK_S[printed]
@@ -115,89 +142,77 @@ class HostAgent:
         return self._lease.order is not None and not self._tasks
 
     def _obey(self, order: messages.Order) -> None:
-        begun = self._run_dir is not None
-        if (
-            isinstance(order, messages.BeginRun)
-            if begun
-            else isinstance(order, messages.FileOrder | StartTask)
-        ):
+        too_early = messages.FileOrder | StartTask | messages.Put
+        if isinstance(order, too_early if self._run is None else messages.BeginRun):
             raise RunError(f"an order is out of turn: {order!s:.80}")
+        if (answer := self._answer(order)) is not None:
+            self._launcher.send(answer)
+
+    def _answer(self, order: messages.Order) -> msgspec.Struct | None:
         match order:
             case messages.Ping(heard_s=heard_s):
                 self._lease.renew(heard_s)
-                self._launcher.send(messages.Pong(time.monotonic()))
+                return messages.Pong(time.monotonic())
             case messages.BeginRun():
-                self._begin(order)
-            case StartTask():
-                self._start(order)
-            case messages.SignalOrder():
-                self._signal(order)
-            case messages.Put():
-                self._put(order)
-            case messages.CodePart() | messages.Fetch() | messages.MadePart() | messages.AllMade():
-                assert self._run_dir is not None, "BeginRun comes first"
-                self._obey_about_files(order, self._run_dir)
-            case _:
-                self._obey_about_host(order)
-
-    def _obey_about_host(self, order: messages.PortOrder | messages.FindFile) -> None:
-        match order:
+                return self._begin(order)
             case messages.FindFile(path=path, content=content):
-                self._launcher.send(messages.FileFound(_content(path, len(content)) == content))
+                return messages.FileFound(_content(path, len(content)) == content)
             case messages.HoldPorts():
-                self._launcher.send(host.hold(order, self._ports))
+                return host.hold(order, self._ports)
             case messages.Listen(on=on):
                 self._ports.listen(on)
-                self._launcher.send(messages.PortsListening())
+                return messages.PortsListening()
             case messages.ReleasePorts():
                 self._ports.close()
             case messages.Try(addresses=addresses, timeout_s=timeout_s):
-                self._launcher.send(messages.Tried(host.unreachable(addresses, timeout_s)))
+                return messages.Tried(host.unreachable(addresses, timeout_s))
+            case _ if self._run is not None:
+                return self._answer_of_run(order, self._run)
+        return None
 
-    def _obey_about_files(self, order: messages.FileOrder, run_dir: Path) -> None:
-        if isinstance(order, messages.Fetch):
-            checkpoints, made = RunFiles(run_dir).checkpoints, made_parts(run_dir / WORK)
-            self._made = made if order.step is None else checkpoint_parts(checkpoints, order.step)
-        elif isinstance(order, messages.MadePart | messages.AllMade):
-            assert self._arriving is not None, "BeginRun comes first"
-            if problems := self._arriving.write(order):
-                raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
-        elif (answer := self._code.receive(order, run_dir)) is not None:
-            self._launcher.send(answer)
+    def _answer_of_run(self, order: messages.Order, run: RunHere) -> msgspec.Struct | None:
+        match order:
+            case StartTask():
+                return self._start(order, run)
+            case messages.SignalOrder():
+                task = self._tasks.get(TaskId.parse(order.task))
+                if task is not None and task.attempt == order.attempt:
+                    task.signal(order.number)
+            case messages.Put():
+                run.put(order)
+            case messages.Fetch(step=None):
+                self._made = made_parts(run.folder / WORK)
+            case messages.Fetch(step=step) if step is not None:
+                self._made = checkpoint_parts(run.files.checkpoints, step)
+            case messages.MadePart() | messages.AllMade():
+                if problems := run.arriving.write(order):
+                    raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
+            case messages.CodePart():
+                return run.code.receive(order, run.folder)
+        return None
 
-    def _signal(self, order: messages.SignalOrder) -> None:
-        task = self._tasks.get(TaskId.parse(order.task))
-        if task is not None and task.attempt == order.attempt:
-            task.signal(order.number)
-
-    def _begin(self, order: messages.BeginRun) -> None:
-        run_dir = run_folder(order.host, order.run)
-        RunFiles(run_dir).create()
-        self._lock = _locked(run_dir / LOCK, order.lease_s + REST_S)
+    def _begin(self, order: messages.BeginRun) -> messages.RunReady:
+        folder = run_folder(order.host, order.run)
+        run = RunHere(folder, order.known, order.lease_s + REST_S)
         self._lease = Lease(time.monotonic(), order.lease_s)  # the wait for the earlier agent does not count
-        check_room(run_dir)
-        self._run_dir = run_dir
-        self._files = CopiedFiles(run_dir, order.known)
-        self._arriving = ArrivingCheckpoint(RunFiles(run_dir).checkpoints)
+        check_room(folder)
+        self._run = run
         in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        self._launcher.send(messages.RunReady(str(run_dir), in_place, RunFiles(run_dir).newest_step))
+        return messages.RunReady(str(folder), in_place, run.files.newest_step)
 
-    def _start(self, order: StartTask) -> None:
-        assert self._run_dir is not None, "BeginRun comes first"
-        assert self._files is not None
+    def _start(self, order: StartTask, run: RunHere) -> Refused | None:
         task = TaskId.parse(order.task)
         if self._lease.order is not None:  # the launcher starts it again with the agent that comes next
-            return
-        files = RunFiles(self._run_dir)
+            return None
         try:
-            files.status(task).unlink(missing_ok=True)
-            here = replace(order, log=str(files.log(task, order.attempt)))
+            run.files.status(task).unlink(missing_ok=True)
+            here = replace(order, log=str(run.files.log(task, order.attempt)))
             self._tasks[task] = self._target.start_ordered(here)
         except OSError as error:
             reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"
-            self._launcher.send(Refused(order.task, order.attempt, reason))
-            return
-        self._files.follow(task, order.attempt)
+            return Refused(order.task, order.attempt, reason)
+        run.copied.follow(task, order.attempt)
+        return None
 
     def _report(self, event: Event) -> None:
         if not isinstance(event, Report):
@@ -208,32 +223,10 @@ class HostAgent:
         there = self._tasks.get(task)
         if isinstance(event, Exited | Refused) and there is not None and there.attempt == event.attempt:
             del self._tasks[task]
-            if self._files is not None:
-                for news in self._files.rest(task):
-                    self._launcher.send(news)
+            for news in self._run.copied.rest(task) if self._run else ():
+                self._launcher.send(news)
         if self._lease.order is None:  # else the next agent tells it: the lease has ended the task
             self._launcher.send(event)
-
-    def _put(self, order: messages.Put) -> None:
-        if self._run_dir is None or not is_order(order.path):
-            return
-        path = self._run_dir / order.path
-        with contextlib.suppress(OSError):  # the next one replaces it
-            if order.data is None:
-                path.unlink(missing_ok=True)
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.put")
-            aside.write_bytes(order.data)
-            aside.replace(path)
-
-
-def _locked(path: Path, wait_s: float) -> int:
-    """Take a run's lock; raise a `WaitTimeoutError` if an earlier agent holds it for over `wait_s`."""
-    descriptor = open_lock(path)
-    if not lock(descriptor, wait_s, "end, an earlier agent of this run"):
-        raise RunError(f"{path} cannot be locked; let runs be kept on another disk there")
-    return descriptor
 
 
 def _content(path: str, nbytes: int) -> bytes | None:

@@ -74,21 +74,23 @@ def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: in
     `renew` makes new leaves by the authority that is there. Nothing is changed where a `SpecError` is raised.
     """
     folders = list(dict.fromkeys(out / task.folder for task in tasks))
-    if renew:
-        authority = _authority_in(out, days)
-    else:
-        _refuse_to_overwrite(out, tasks, folders)
-        authority = make_authority(run_id, max(AUTHORITY_DAYS, days))
-    leaves = [(task, authority.issue(LeafNames.of(run_id, task.name), days)) for task in tasks]
-    for folder in (out, out / KEY.parent, *folders):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority = _authority_in(out, days) if renew else make_authority(run_id, max(AUTHORITY_DAYS, days))
+    files = {folder / CERTIFICATE: (authority.certificate, 0o644) for folder in (out, *folders)}
     if not renew:
-        _write(out / KEY, authority.key, 0o600)
-    for folder in (out, *folders):
-        _write(folder / CERTIFICATE, authority.certificate, 0o644)
-    for task, leaf in leaves:
-        _write(out / task.folder / f"{task.name}.key", leaf.key, 0o600)
-        _write(out / task.folder / f"{task.name}.crt", leaf.certificate, 0o644)
+        files[out / KEY] = authority.key, 0o600
+    for task in tasks:
+        leaf = authority.issue(LeafNames.of(run_id, task.name), days)
+        files[out / task.folder / f"{task.name}.key"] = leaf.key, 0o600
+        files[out / task.folder / f"{task.name}.crt"] = leaf.certificate, 0o644
+    if not renew and (there := [str(file) for file in files if file.exists()]):
+        more = f" and {len(there) - 1} more" if there[1:] else ""
+        raise SpecError(
+            f"{there[0]}{more} exist: --renew makes new certificates by the authority in {out}; to begin "
+            "with a new authority name another folder, or remove this one"
+        )
+    for file, (content, mode) in files.items():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _write(file, content, mode)
     return folders
 
 
@@ -96,17 +98,6 @@ def _host_folder(address: str) -> str:
     """Return a folder's name for the host of an address, also for ``[fd00::2]:2222`` and ``..:2222``."""
     host = address.rpartition(":")[0].strip("[]")
     return re.sub(r"[^\w.-]", "_", host).lstrip(".-") or "_"
-
-
-def _refuse_to_overwrite(out: Path, tasks: list[TaskFolder], folders: list[Path]) -> None:
-    wanted = [out / KEY, *(folder / CERTIFICATE for folder in (out, *folders))]
-    wanted += [out / task.folder / f"{task.name}{suffix}" for task in tasks for suffix in (".crt", ".key")]
-    if there := [str(file) for file in wanted if file.exists()]:
-        more = f" and {len(there) - 1} more" if there[1:] else ""
-        raise SpecError(
-            f"{there[0]}{more} exist: --renew makes new certificates by the authority in {out}; to begin "
-            "with a new authority name another folder, or remove this one"
-        )
 
 
 def _authority_in(out: Path, days: int) -> "Authority":

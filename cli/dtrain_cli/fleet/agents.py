@@ -19,8 +19,9 @@ from dtrain_cli.fleet.host_rules import (
     SendPing,
     unfit,
 )
-from dtrain_cli.fleet.link import HostError, Link, Opener
+from dtrain_cli.fleet.link import HostError, Link
 from dtrain_cli.fleet.mirror import HostClock, Mirror
+from dtrain_cli.targets.ssh import AgentOpener
 from dtrain_cli.targets.target import HasFileno, HostNews
 
 _TURN_S = 0.2
@@ -65,7 +66,11 @@ class Agents:
     """
 
     def __init__(
-        self, opener: Opener, begin: Callable[[str], messages.BeginRun] | None, mirror: Mirror, lease_s: float
+        self,
+        opener: AgentOpener,
+        begin: Callable[[str], messages.BeginRun] | None,
+        mirror: Mirror,
+        lease_s: float,
     ) -> None:
         self.members: dict[str, AgentHost] = {}
         self.alive = HostsAlive(lease_s)

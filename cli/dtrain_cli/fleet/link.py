@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-from typing import Protocol
 
 from dtrain.errors import DtrainError
 from dtrain.process.start_protocol import Lines, MessageStream
@@ -19,16 +18,6 @@ class HostError(DtrainError):
     """A host that cannot be used for a run; the message names it."""
 
     exit_code = 125
-
-
-class Opener(Protocol):
-    """The way to the hosts of a run: ssh, or an engine's own command."""
-
-    def open(self, host: str) -> "subprocess.Popen[bytes]":
-        """Start an agent on a host; the process returned here has its streams and leads a new session."""
-
-    def explain(self, host: str, code: int, words: str) -> tuple[str, bool]:
-        """Return why the process has ended before its agent spoke, and whether another try may succeed."""
 
 
 class Link(MessageStream[Answer]):

@@ -20,7 +20,6 @@ from dtrain_cli.code import CodeArchive
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
 from dtrain_cli.fleet.fetching import SILENCE_S, earlier, fetch, remember
 from dtrain_cli.fleet.host_rules import Gone, address_of
-from dtrain_cli.fleet.link import Opener
 from dtrain_cli.fleet.locations import Locations, RemotePlace, launch_there
 from dtrain_cli.fleet.mirror import (
     LOST_STATUS,
@@ -34,6 +33,7 @@ from dtrain_cli.fleet.preparation import Preparation
 from dtrain_cli.plan.run_plan import HostShare, TaskLaunch, Workload
 from dtrain_cli.targets.local import start_order
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
+from dtrain_cli.targets.ssh import AgentOpener
 from dtrain_cli.targets.target import Event, HasFileno, HostLost, HostNews, StopAsked, TargetFailed
 
 
@@ -80,7 +80,7 @@ class FleetTarget:
     """The tasks of one run on its hosts. Nothing is opened before `hold_addresses`."""
 
     def __init__(
-        self, run: FleetRun, opener: Opener, signals: SignalInbox, say: Callable[[str], None]
+        self, run: FleetRun, opener: AgentOpener, signals: SignalInbox, say: Callable[[str], None]
     ) -> None:
         self._run = run
         self._locations = Locations(run.hosts, run.replaced)

@@ -31,7 +31,7 @@ from dtrain_cli.agent.messages import MAGIC
 from dtrain_cli.code import CodeArchive, code_files, may_leave, pack
 from dtrain_cli.console.streams import say
 from dtrain_cli.fleet.host_rules import AT_ONCE
-from dtrain_cli.fleet.link import HostError, Opener
+from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
@@ -48,7 +48,7 @@ from dtrain_cli.runs.index import (
     where_of,
 )
 from dtrain_cli.runs.report import ProcessMeter
-from dtrain_cli.targets.ssh import HERE, NO_SSH, Ssh, login_command
+from dtrain_cli.targets.ssh import HERE, NO_SSH, AgentOpener, Ssh, login_command
 
 
 def launch_by_ssh(options: LaunchOptions) -> int:
@@ -69,7 +69,7 @@ def fleet_target(
     scene: Scene,
     engine: On,
     hosts: list[Host],
-    opener: Opener,
+    opener: AgentOpener,
     job: str | None = None,
     folders: Mapping[str, str] | None = None,
 ) -> FleetTarget:

@@ -104,11 +104,12 @@ def stage(monkeypatch, tmp_path):
 
 
 def test_the_wait_for_an_earlier_agent_does_not_use_up_the_lease(stage, monkeypatch):
-    def locked(path, wait_s):
+    def locked(descriptor, wait_s, words):
         assert wait_s > 60.0 + GRACE_S, "the earlier one ends by its lease"
         stage.now_s += wait_s
+        return True
 
-    monkeypatch.setattr(driver, "_locked", locked)
+    monkeypatch.setattr(driver, "lock", locked)
     stage.begin(60.0)
     stage.turn(start())
     assert stage.processes.alive == {WORKER: 0}
