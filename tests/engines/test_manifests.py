@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from dtrain.cluster import Role
 from dtrain.errors import SpecError
 from dtrain_cli.code import pack
-from dtrain_cli.launch.kubernetes.planning import about, gather
+from dtrain_cli.launch.kubernetes import about, gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.plan.standalone_start import StandaloneStart
 from dtrain_cli.spec import read_spec

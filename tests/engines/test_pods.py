@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from engines.mini_kubelet import Kubelet, reason_against, sweep
 
-from dtrain_cli.launch.kubernetes.planning import gather
+from dtrain_cli.launch.kubernetes import gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.targets.kubernetes.manifests import manifests
 

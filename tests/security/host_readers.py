@@ -132,6 +132,9 @@ def sound_answers(host: str = "h1") -> Case:
         "fetch": _lines(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 3)),
         "news": _lines(
             *(told.Replaced(path, msgspec.json.encode(record)) for path, record in records.items()),
+            told.Replaced(
+                f"{FOLDER}/status.json", msgspec.json.encode(msgspec.structs.replace(status, step=4))
+            ),
             told.Appended(f"{FOLDER}/attempt-0/output.log", b"epoch 1\n"),
             told.Appended("metrics.jsonl", b"{}\n"),
             *(told.Pong(beat), told.Signalled(15), told.Failed("its disk is full")),
@@ -268,11 +271,9 @@ def read_orders(path: Path) -> None:
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
         "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.CodeThere()),
-        "host": SimpleNamespace(
-            unreachable=lambda addresses, timeout_s: {},
-            hold=lambda order, held: told.Held([]),
-            welcome=lambda environment: WELCOME,
-        ),
+        "unreachable": lambda addresses, timeout_s: {},
+        "hold": lambda order, held: told.Held([]),
+        "welcome": lambda environment: WELCOME,
         "_content": lambda path, nbytes: None,
         "_holds": lambda program, digest: True,
         "_LAST_WORD_S": 0.0,

@@ -15,7 +15,7 @@ from dtrain.process.secret import new_secret, write_secret
 from dtrain_cli.code import may_leave
 from dtrain_cli.commands.security import certificates, secret
 from dtrain_cli.launch import on_hosts
-from dtrain_cli.launch.kubernetes.planning import gather
+from dtrain_cli.launch.kubernetes import gather
 from dtrain_cli.launch.options import LaunchOptions
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.targets.kubernetes.manifests import json_text, manifests

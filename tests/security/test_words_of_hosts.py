@@ -10,10 +10,10 @@ from security.host_readers import WELCOME, WORKER
 from dtrain.config import RunSpec
 from dtrain.errors import RunError
 from dtrain.process.start_protocol import LINE_BYTES_MAX, Lines, encode
-from dtrain_cli.agent.host import reached_at
+from dtrain_cli.agent.driver import reached_at
 from dtrain_cli.agent.messages import ANSWERS, MAGIC
 from dtrain_cli.fleet.link import HostError
-from dtrain_cli.launch.kubernetes.launching import lay_over
+from dtrain_cli.launch.kubernetes import lay_over
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl
 from dtrain_cli.targets.slurm_jobs import read_job
 

@@ -1,10 +1,17 @@
-"""The loop of an agent and its streams: orders, the ends of tasks, changed files and the lease."""
+"""An agent: facts and ports of its host, and its loop of orders, ends of tasks, changed files, the lease."""
 
 import contextlib
+import errno
 import hashlib
+import ipaddress
 import os
+import socket
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from itertools import repeat
 from pathlib import Path
 
 import msgspec
@@ -14,17 +21,114 @@ from dtrain.cluster import TaskId
 from dtrain.errors import RunError
 from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.file_lock import lock
+from dtrain.process.resources import allow_open_files, usable_cores
 from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report, StartTask
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent import host, messages
+from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
 from dtrain_cli.agent.lease import REST_S, Lease
+from dtrain_cli.agent.messages import Held, HoldPorts, HostFacts
 from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
-from dtrain_cli.plan.ports import HeldPorts
+from dtrain_cli.plan.ports import HeldPorts, pick_port
 from dtrain_cli.targets.local import LocalTarget, LocalTask
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, TargetFailed
+
+
+def welcome(environment: Mapping[str, str]) -> HostFacts:
+    return HostFacts(
+        version=version("dtrain"),
+        python=f"{sys.version_info.major}.{sys.version_info.minor}",
+        executable=sys.executable,
+        host=socket.gethostname(),
+        monotonic_s=time.monotonic(),
+        wall_s=time.time(),
+        cores=usable_cores(environment),
+        reached_at=reached_at(environment.get("SSH_CONNECTION", "")),
+        addresses=_addresses(),
+        no_room=_no_room(),
+    )
+
+
+def reached_at(connection: str) -> str | None:
+    """Return the server's address in SSH_CONNECTION (ssh(1)): client, its port, server, its port."""
+    words = connection.split()
+    return words[2].partition("%")[0] if len(words) == 4 and words[2] != "UNKNOWN" else None
+
+
+def _no_room() -> str | None:
+    folder = next(each for each in run_folder("", "").parents if each.is_dir())
+    try:
+        check_room(folder)
+    except RunError as error:
+        return str(error)
+    return None
+
+
+def _addresses() -> dict[str, list[str]]:
+    import psutil
+
+    found: dict[str, list[str]] = {}
+    for name, entries in psutil.net_if_addrs().items():
+        for entry in entries:
+            if entry.family in (socket.AF_INET, socket.AF_INET6) and entry.netmask:
+                prefix = int(ipaddress.ip_address(entry.netmask)).bit_count()
+                found.setdefault(name, []).append(f"{entry.address.partition('%')[0]}/{prefix}")
+    return found
+
+
+_PICKS_MAX = 100
+_TRIED_AT_ONCE = 256
+_OTHER_FILES = 128
+
+
+def hold(order: HoldPorts, held: HeldPorts) -> Held:
+    allow_open_files(2 * (len(held.ports) + order.count) + _OTHER_FILES)
+    where = f"{order.first} to {order.last}" if order.first else "any"
+    problem = f"{order.count} free ports are needed on {order.address} ({where})"
+    found: list[int] = []
+    with contextlib.suppress(RunError):  # this machine has no free port left
+        for port in _candidates(order, held):
+            if len(found) == order.count:
+                break
+            try:
+                held.hold(order.address, port)
+                found.append(port)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    problem = f"{order.address} cannot be bound: {error.strerror}"
+                    break
+    whole = len(found) == order.count
+    for port in found[-1:] if whole and order.loose else () if whole else found:
+        held.release(port)
+    return Held(found) if whole else Held([], problem)
+
+
+def _candidates(order: HoldPorts, held: HeldPorts) -> Iterator[int]:
+    yield from order.wanted
+    taken = {*order.wanted, *held.ports}
+    if order.first:
+        yield from (port for port in range(order.first, order.last + 1) if port not in taken)
+    else:
+        yield from (pick_port() for _ in range(order.count + _PICKS_MAX))
+
+
+def unreachable(addresses: Sequence[str], timeout_s: float) -> dict[str, str]:
+    """Return why each address (``host:port``) that does not answer cannot be reached."""
+    with ThreadPoolExecutor(max(1, min(len(addresses), _TRIED_AT_ONCE))) as pool:
+        reasons = pool.map(_why_unreachable, addresses, repeat(timeout_s))
+        return {address: why for address, why in zip(addresses, reasons, strict=True) if why}
+
+
+def _why_unreachable(address: str, timeout_s: float) -> str | None:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        return error.strerror or f"no answer within {timeout_s:g} s"
+    return None
+
 
 LOOK_S = {True: 0.25, False: 0.5}
 """The time between two looks at the files of the tasks: while they print (True), and while they do not."""
@@ -38,7 +142,7 @@ _LAST_WORD_S = 2.0
 
 
 class RunHere:
-    """What one run has on this host: its files, which no other agent touches meanwhile.
+    """The files of one run on this host, which no other agent touches meanwhile.
 
     Raise a `WaitTimeoutError` if an earlier agent holds them for over `wait_s`.
     """
@@ -86,7 +190,7 @@ class HostAgent:
 
     def run(self) -> None:
         self._launcher.send(messages.MAGIC + b"\n")
-        self._launcher.send(host.welcome(os.environ))
+        self._launcher.send(welcome(os.environ))
         while self._launcher.writable and not (self._launcher.over or self._lease_is_over()):
             self._launcher.pump()
             try:
@@ -158,14 +262,14 @@ class HostAgent:
             case messages.FindFile(path=path, content=content):
                 return messages.FileFound(_content(path, len(content)) == content)
             case messages.HoldPorts():
-                return host.hold(order, self._ports)
+                return hold(order, self._ports)
             case messages.Listen(on=on):
                 self._ports.listen(on)
                 return messages.PortsListening()
             case messages.ReleasePorts():
                 self._ports.close()
             case messages.Try(addresses=addresses, timeout_s=timeout_s):
-                return messages.Tried(host.unreachable(addresses, timeout_s))
+                return messages.Tried(unreachable(addresses, timeout_s))
             case _ if self._run is not None:
                 return self._answer_of_run(order, self._run)
         return None

@@ -19,12 +19,12 @@ from dtrain_cli.targets.fork_server import ForkServer
 COMMANDS: Mapping[On, Mapping[str, str]] = {
     On.SSH: {"launch": "on_hosts:launch_by_ssh", "plan": "on_hosts:plan"},
     On.KUBERNETES: {
-        "launch": "kubernetes.launching:launch",
-        "plan": "kubernetes.planning:plan",
-        "run": "kubernetes.launching:PodsOfRun",
+        "launch": "kubernetes:launch",
+        "plan": "kubernetes:plan",
+        "run": "kubernetes:PodsOfRun",
     },
     On.SLURM: {"launch": "slurm:launch", "plan": "slurm:plan", "run": "slurm:JobOfRun"},
-    On.TRAINER: {"plan": "kubernetes.planning:plan_runtime"},
+    On.TRAINER: {"plan": "kubernetes:plan_runtime"},
     On.SKYPILOT: {"plan": "elsewhere:plan_skypilot"},
     On.RAY: {"plan": "elsewhere:plan_ray"},
 }

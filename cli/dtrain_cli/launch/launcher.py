@@ -292,7 +292,7 @@ def _supervise(
     if there := target.left_there(plan.leader):
         last_word += f"; its files are {there}"
     if files.fetched.exists():
-        from dtrain_cli.fleet.fetching import apart_text  # not above: a launch here needs nothing of hosts
+        from dtrain_cli.fleet.target import apart_text  # not above: a launch here needs nothing of hosts
 
         last_word += f"; {apart}" if (apart := apart_text(files.fetched)) else ""
     why = None if outcome.failure is None else outcome.failure.kind

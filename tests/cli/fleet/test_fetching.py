@@ -8,8 +8,8 @@ from row_by_row import every_row
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.messages import AllMade, MadePart
 from dtrain_cli.fleet.agents import AgentAnswer, StreamEnded
-from dtrain_cli.fleet.fetching import fetch
 from dtrain_cli.fleet.host_rules import Gone
+from dtrain_cli.fleet.target import fetch
 
 HALF = AgentAnswer("h1", MadePart("half", b"x", last=False))
 WHOLE = AgentAnswer("h1", MadePart("whole", b"x", last=True))

@@ -7,7 +7,7 @@ from importlib.metadata import version
 import pytest
 
 from dtrain.config import Host, NetworkSection
-from dtrain_cli.agent.host import reached_at, welcome
+from dtrain_cli.agent.driver import reached_at, welcome
 from dtrain_cli.agent.messages import HostFacts
 from dtrain_cli.fleet.host_rules import HERE, address_of, unfit
 from dtrain_cli.fleet.link import HostError

@@ -16,10 +16,9 @@ from dtrain_cli.agent import copies
 from dtrain_cli.agent.copies import FetchedFiles, made_parts
 from dtrain_cli.agent.messages import Appended, MadePart, Replaced
 from dtrain_cli.fleet import mirror
-from dtrain_cli.fleet.fetching import apart_text, earlier, remember
 from dtrain_cli.fleet.locations import Locations
 from dtrain_cli.fleet.mirror import HostClock, Mirror
-from dtrain_cli.fleet.target import FleetRun, FleetTarget
+from dtrain_cli.fleet.target import FleetRun, FleetTarget, apart_text, earlier, remember
 from dtrain_cli.plan.run_plan import Workload
 
 CLOCK = HostClock(0.0, 0.0)
