@@ -7,6 +7,7 @@ orders to single tasks that other commands leave in the run directory (`dtrain c
 
 import contextlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -86,10 +87,10 @@ class Mirror:
                     sizes.setdefault(path, 0)
                     if (said := news.record()) is not None:
                         self._replace(path, said, clock)
-                    else:  # a timesheet
-                        aside = self._made(f"{path}.new")
-                        aside.write_bytes(data)
-                        aside.replace(self._run_dir / path)
+                    else:  # a timesheet, which its task too writes in place
+                        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                        with open(os.open(self._made(path), flags, 0o600), "wb") as file:
+                            file.write(data)
 
     def _replace(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
         if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
@@ -103,16 +104,13 @@ class Mirror:
 
     def _write(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
         """Overwrite a record in place: with many idle tasks, renaming files would cost most."""
-        moved, target = rebased(said, clock.offset_s), self._targets.get(path)
-        if target is not None and target.exists():
-            overwrite_json(target, moved)
-        else:
-            target = self._targets[path] = self._made(path)
-            replace_json(target, moved)
+        moved, target = rebased(said, clock.offset_s), self._made(path)
+        (overwrite_json if target.exists() else replace_json)(target, moved)
 
     def _made(self, path: str) -> Path:
-        target = self._run_dir / path
-        target.parent.mkdir(parents=True, exist_ok=True)
+        if (target := self._targets.get(path)) is None:
+            target = self._targets[path] = self._run_dir / path
+            target.parent.mkdir(parents=True, exist_ok=True)
         return target
 
 

@@ -33,7 +33,9 @@ from dtrain_cli.runs.report import first_line
 from dtrain_cli.targets.signals import NOTICES, STOP_SIGNALS, SignalInbox
 from dtrain_cli.targets.target import Event, HostLost, HostNews, StopAsked, Target, TargetFailed
 
-STATUS_EVERY_S = 0.5
+MANY = 50
+STATUS_EVERY_S = {True: 1.0, False: 0.5}
+"""The time between two looks at the files of many tasks (True), or of fewer: each costs the same."""
 EVALUATOR_GRACE_S = 60.0
 IDLE_EVALUATOR_GRACE_S = 3.0
 LAST_LINES_S = {True: 5.0, False: 1.0}
@@ -183,7 +185,7 @@ class Supervisor(TaskSupervisor):
 
     def _tick(self, now_s: float) -> None:
         if now_s >= self._next_status_s:
-            self._next_status_s = now_s + STATUS_EVERY_S
+            self._next_status_s = now_s + STATUS_EVERY_S[len(self.lives) >= MANY]
             self._changed = True
             self._look(now_s)
             self._kill_those_that_stand_still(now_s)
