@@ -1,8 +1,8 @@
 """Files that agent and launcher copy to each other: of run directories, checkpoints, and made by tasks.
 
 An agent sends what its tasks write into a run directory: records as a whole, and what has been added to
-files that grow. Other names than these are neither sent nor written. A
-checkpoint is sent file by file, and arrives whole or not at all.
+files that grow. Other names than these are neither sent nor written. A checkpoint is sent file by file, and
+arrives whole or not at all.
 
 The files that tasks have made in the working directory are sent at the end. The links to the code that was
 sent are not among them, nor are hidden files, compiled modules of Python, and links that a program has
