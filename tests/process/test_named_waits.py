@@ -20,7 +20,7 @@ from dtrain_cli.agent import driver
 @pytest.fixture
 def held(tmp_path):
     """A file that another open file has locked, as another process would."""
-    path = tmp_path / ".lock"
+    path = tmp_path / driver.LOCK
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield path
@@ -28,7 +28,7 @@ def held(tmp_path):
 
 def test_an_agent_names_the_earlier_one_that_does_not_end(held):
     with pytest.raises(WaitTimeoutError, match=f"process {os.getpid()} to end, an earlier agent of this run"):
-        driver._locked(held, 0.0)
+        driver.RunHere(held.parent, {}, 0.0)
 
 
 def test_a_long_wait_for_an_earlier_agent_is_said(held, monkeypatch, capsys):
@@ -39,7 +39,7 @@ def test_a_long_wait_for_an_earlier_agent_is_said(held, monkeypatch, capsys):
 
     monkeypatch.setattr("dtrain.process.file_lock.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        driver._locked(held, 60.0)
+        driver.RunHere(held.parent, {}, 60.0)
     assert f"dtrain: waiting for process {os.getpid()} to end, an earlier agent" in capsys.readouterr().err
 
 

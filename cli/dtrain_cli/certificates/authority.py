@@ -75,9 +75,8 @@ def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: in
     """
     folders = list(dict.fromkeys(out / task.folder for task in tasks))
     authority = _authority_in(out, days) if renew else make_authority(run_id, max(AUTHORITY_DAYS, days))
-    files = {folder / CERTIFICATE: (authority.certificate, 0o644) for folder in (out, *folders)}
-    if not renew:
-        files[out / KEY] = authority.key, 0o600
+    files = {} if renew else {out / KEY: (authority.key, 0o600)}
+    files |= {folder / CERTIFICATE: (authority.certificate, 0o644) for folder in (out, *folders)}
     for task in tasks:
         leaf = authority.issue(LeafNames.of(run_id, task.name), days)
         files[out / task.folder / f"{task.name}.key"] = leaf.key, 0o600
@@ -88,6 +87,7 @@ def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: in
             f"{there[0]}{more} exist: --renew makes new certificates by the authority in {out}; to begin "
             "with a new authority name another folder, or remove this one"
         )
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
     for file, (content, mode) in files.items():
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write(file, content, mode)
