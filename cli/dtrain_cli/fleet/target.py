@@ -22,7 +22,6 @@ from dtrain.runs.json_file import replace_json
 from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import FetchedFiles
 from dtrain_cli.agent.lease import LEASE_S
-from dtrain_cli.agent.messages import AllMade, Fetch, MadePart
 from dtrain_cli.agent.run_folders import WORK
 from dtrain_cli.code import CodeArchive, digest_of, mib, shown
 from dtrain_cli.fleet.agents import AgentAnswer, Agents, News, StreamEnded
@@ -62,15 +61,15 @@ def fetch(
 def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox) -> str | None:
     if not agents.alive.is_up(host):
         return "the host cannot be reached"
-    agents.send(host, Fetch())
+    agents.send(host, messages.Fetch())
     deadline_s = time.monotonic() + SILENCE_S
     while time.monotonic() < deadline_s and not files.full:
         for news in agents.turn(time.monotonic() + _TICK_S):
             match news:
-                case AgentAnswer(host=here, answer=MadePart() as part) if here == host:
+                case AgentAnswer(host=here, answer=messages.MadePart() as part) if here == host:
                     files.write(part)
                     deadline_s = time.monotonic() + SILENCE_S
-                case AgentAnswer(host=here, answer=AllMade(problems=problems)) if here == host:
+                case AgentAnswer(host=here, answer=messages.AllMade(problems=problems)) if here == host:
                     files.problems += problems
                     return None
                 case StreamEnded(host=here, reason=reason) if here == host:
