@@ -104,7 +104,7 @@ class RoundLeader:
         return [(number, self.told(number)) for number in numbers]
 
     @property
-    def directed(self) -> Collection[int]:
+    def directed(self) -> Set[int]:
         """The members that hear of this leader: newcomers do not before they are welcomed."""
         return self._members.keys() - self._new
 

@@ -184,9 +184,14 @@ class RoundMember:
 
     @property
     def welcome(self) -> list[Welcomed]:
-        """The newcomers that may begin now, if this one leads."""
+        """The newcomers that may begin now, if this one leads, and is in contact with all others: these may have
+        gone on without it while it stood still.
+        """
         leading = self._leading
-        if leading is None:
+        if leading is None or self.left_behind:
+            return []
+        others = leading.directed - self._gone - {self.number}
+        if self._host is None and any(self._is_late(each, self._drained_s) for each in others):
             return []
         return [
             Welcomed(self.members[each], leading.told(each), leading.mates(each))
