@@ -452,7 +452,7 @@ class Net:
         self.said = 0
         self.come, self.exchanges = defaultdict(deque), defaultdict(list)
         self._sent_until, self._said_until = defaultdict(float), defaultdict(float)
-        self.addresses = count()
+        self.addresses, self.asked = count(), defaultdict(int)
         seats = [
             self.seat(rank, f"host {at}", number)
             for number, (rank, at) in enumerate(
@@ -654,6 +654,7 @@ class Net:
         there = [each for each in self.processes.values() if not (each.dead or each.left_behind)]
         if any(each.seat.address == address for each in there) or all(each.finished for each in there):
             return
+        self.asked[address] += 1
         for process in there:
             if process.stopped_until <= self.now:
                 seat = MemberSeat(number=-1, rank=rank, task=f"worker:{rank}", host=host, address=address)
@@ -672,12 +673,15 @@ class Net:
             else Memory(seat.host, told.side, leader.memory.at(leader.side).copy(), leader.memory.table)
         )
         told_s = self.delay(leader.number, seat.number)
-        self.later(told_s, self.come_in, leader, seat, told, made, mates, leader.history)
+        asked = self.asked[seat.address]
+        self.later(told_s, self.come_in, leader, seat, told, made, mates, leader.history, asked)
 
-    def come_in(self, leader, seat, told, made, mates, history):
+    def come_in(self, leader, seat, told, made, mates, history, asked):
         here = [self.processes[each].memory for each in mates if self.runs(each)]
         if leader.dead or not (here or made):
             return  # there is nobody any more from whom it would have them
+        if self.asked[seat.address] != asked:
+            return  # who has asked again heeds no earlier answer
         memory = made or here[0]
         known = Known(
             members=told.members, version=told.version, side=told.side, dealt=told.dealt, made=told.made
