@@ -34,6 +34,7 @@ from dtrain.steps.follower import (
     LeaveRun,
     Reduce,
     SkipRounds,
+    leader_of,
 )
 from dtrain.steps.member import BEAT_S, HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundRules
@@ -172,7 +173,7 @@ class Process:
                 self.commit(round_, made)
             case SkipRounds(round_, version, side):
                 self.lanes, self.ordered, self.version, self.side = None, None, version, side
-                leader = self.net.processes[self.member.leader]
+                leader = self.net.processes[leader_of(self.member.term)]  # it may lead itself by now
                 self.history = (self.memory.writer if leader is self else leader).history.until(round_)
                 if self.history.round < round_ - 1:  # it has ended before it went on itself
                     self.history = self.net.after(self.history, round_ - 1, self.member.known.made)
