@@ -173,8 +173,14 @@ class Process:
                 self.commit(round_, made)
             case SkipRounds(round_, version, side):
                 self.lanes, self.ordered, self.version, self.side = None, None, version, side
-                leader = self.net.processes[leader_of(self.member.term)]  # it may lead itself by now
-                self.history = (self.memory.writer if leader is self else leader).history.until(round_)
+                teller = self.net.processes[leader_of(self.member.term)]
+                if teller is self:  # it leads, by what others of the host or of its members have told
+                    others = [
+                        each for each in self.net.processes.values() if each.history.round >= round_ - 1
+                    ]
+                    newest = max(others, key=lambda each: each.member.term, default=self)
+                    teller = self.memory.writer or newest
+                self.history = teller.history.until(round_)
                 if self.history.round < round_ - 1:  # it has ended before it went on itself
                     self.history = self.net.after(self.history, round_ - 1, self.member.known.made)
             case HoldRound(_, live):
