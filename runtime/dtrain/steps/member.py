@@ -184,8 +184,9 @@ class RoundMember:
 
     @property
     def welcome(self) -> list[Welcomed]:
-        """The newcomers that may begin now, if this one leads and is in contact with all others. While it stood
-        still, these may have gone on without it.
+        """The newcomers that may begin now, if this one leads and is in contact with all others.
+
+        While it stood still, these may have gone on without it.
         """
         leading = self._leading
         if leading is None or self.left_behind:
