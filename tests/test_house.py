@@ -141,7 +141,7 @@ CITING = sorted(
     if path != Path(__file__)
 )
 
-MAX_CAPABILITIES = 52
+MAX_CAPABILITIES = 53
 
 
 def for_each(paths: Iterable[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:

@@ -4,7 +4,7 @@ Several passes of one network may be in flight at once: each owns the scratch me
 has gone back or is dropped. Passes that follow each other use the same memory.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,13 +40,19 @@ class ScratchPool:
 
 
 class Going(NamedTuple):
-    """How a pass goes; `reaches_inputs` if `backward` is to find the gradients by the inputs too."""
+    """How a pass goes.
+
+    Attributes:
+        reaches_inputs: whether `backward` is to find the gradients by the inputs too.
+        chance_of: makes the source of chance of the step with this number, where each has its own.
+    """
 
     training: bool
     rng: Chance
     sums: StepSums | None = None
     goes_back: bool = True
     reaches_inputs: bool = False
+    chance_of: Callable[[int], Chance] | None = None
 
 
 class Pass:
@@ -78,14 +84,15 @@ class Pass:
         self._calls: list[Call] = []
         needed = self._needed
         calls = self._calls
-        for step, memory in zip(graph.steps, self._scratch, strict=True):
+        for number, (step, memory) in enumerate(zip(graph.steps, self._scratch, strict=True)):
             before = False
             for slot in step.inputs:
                 before = before or needed[slot.step]
             entrance = how.reaches_inputs and not step.inputs
             needed.append(before or entrance or (step.layer.trainable and bool(step.trained)))
             trains = how.training if step.training is None else step.training
-            calls.append(Call(trains, how.rng, before, memory, how.sums, goes_back=how.goes_back))
+            rng = how.rng if how.chance_of is None else how.chance_of(number)
+            calls.append(Call(trains, rng, before, memory, how.sums, goes_back=how.goes_back))
 
     def __del__(self) -> None:
         if self._scratch is not None:
@@ -118,9 +125,9 @@ class Pass:
                 updates[f"{step.path}/{name}"] = value
         return updates
 
-    def forward(self, entering: Iterable[Array]) -> None:
-        """Run the steps in order; each one's weights are read at its turn."""
-        source = iter(entering)
+    def forward(self, entering: Iterable[Array], masks: Iterable[Array | None] = ()) -> None:
+        """Run the steps in order; each one's weights are read at its turn. `masks` are of the inputs."""
+        source, given = iter(entering), iter(masks)
         for layer, step, call in zip(self._layers, self._graph.steps, self._calls, strict=True):
             weights = {weight.name: self._given[name] for weight, name in step.weights}
             arriving = [self._values[slot.step][slot.output] for slot in step.inputs] or [next(source)]
@@ -141,7 +148,7 @@ class Pass:
                     mask if isinstance(mask, list) else [mask, *[None] * (len(step.shapes) - 1)]
                 )
             elif self._graph.masks:
-                self._masks.append([None])
+                self._masks.append([next(given, None)])
             y, cache = layer.forward(weights, x, call)
             self._weights.append(weights)
             self._values.append(y if isinstance(y, list) else [y])

@@ -1,0 +1,341 @@
+"""A model cut into stages, each of which computes by itself what lies between two edges of the graph.
+
+A graph is cut in front of a step where one output alone crosses: then one array, and its mask, travels
+forward, and the gradient by it back. Nothing is cut between two steps that are computed together, nor between
+two uses of a layer.
+
+A stage's numbers are those of one process that passes the same microbatches through the whole graph in
+their order: each layer draws from its own source of chance, new values of variables that are not trained are
+seen by the next microbatch, and gradients are added up in the order of the microbatches.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache, partial
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dtrain.errors import SpecError
+from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.graph import Graph, LayerStep, Slot
+from dtrain.learning.graphs.heads import Head, Losses
+from dtrain.learning.graphs.networks import Network, StepResult
+from dtrain.learning.graphs.passes import Going, Pass, only
+from dtrain.learning.layers import InputLayer, Layer
+from dtrain.learning.layers.base import Chance
+from dtrain.types import Array, Arrays
+
+
+class StageRange(NamedTuple):
+    """The steps `start` to `stop` of a graph, and the outputs of steps that enter and leave.
+
+    None stands for the inputs and the outputs of the model.
+    """
+
+    start: int
+    stop: int
+    entering: Slot | None
+    leaving: Slot | None
+
+
+def obstacle(graph: Graph, position: int) -> str | None:
+    """Return why a graph cannot be cut in front of a step; None if it can."""
+    steps = graph.steps
+    before = {number for number, step in enumerate(steps) if number < position or not step.inputs}
+    behind = [step for number, step in enumerate(steps) if number not in before]
+    if not behind or len(before) == len(graph.inputs):
+        return "it has no layer on one of its sides"
+    if made := [slot for slot in graph.outputs if slot.step in before]:
+        return f"an output of the model, of {steps[made[0].step].path}, lies in front of it"
+    crossing = _crossing(graph, position)
+    if len(crossing) > 1:
+        names = ", ".join(dict.fromkeys(steps[slot.step].path for slot in crossing))
+        return f"{len(crossing)} arrays would cross it, of {names}; expected one"
+    if shared := {steps[number].layer for number in before} & {step.layer for step in behind}:
+        return (
+            f"it lies between two uses of the layer {next(iter(shared)).label}, which have the same weights"
+        )
+    source = crossing[0].step
+    if source in graph.stand_ins and not isinstance(graph.stand_ins[source], InputLayer):
+        return f"{steps[source].path} and the layer behind it are computed together"
+    return None
+
+
+def _crossing(graph: Graph, position: int) -> list[Slot]:
+    """Return the outputs of steps in front of a position, inputs among them, that are read behind it."""
+    read = (slot for step in graph.steps[position:] for slot in step.inputs)
+    early = (slot for slot in read if slot.step < position or not graph.steps[slot.step].inputs)
+    return list(dict.fromkeys(early))
+
+
+def estimated_cost(step: LayerStep) -> int:
+    """Return about how many multiplications a step makes for one example."""
+    weights = sum(prod(weight.shape) for weight, _ in step.weights)
+    shapes = [[length or 1 for length in shape] for shape in step.shapes]
+    return sum(map(prod, shapes)) + weights * prod(shapes[0][:-1])
+
+
+def cut_evenly(graph: Graph, stages: int) -> list[StageRange]:
+    """Cut a graph so that the most expensive stage is as cheap as it can be; each stage has variables.
+
+    Raises:
+        SpecError: it cannot be cut into so many stages.
+    """
+    n = len(graph.steps)
+    places = [0, *(each for each in range(1, n) if obstacle(graph, each) is None), n]
+    costs = np.cumsum([0, *map(estimated_cost, graph.steps)])
+    owns = np.cumsum([0, *(bool(step.weights) for step in graph.steps)])
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
+    most = sum(bool(owns[stop] > owns[start]) for start, stop in pairwise(places))
+    for _ in range(stages):
+        found: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for stop in places[1:]:
+            tried = [
+                (max(cost, int(costs[stop] - costs[start])), (*cuts, stop))
+                for start, (cost, cuts) in best.items()
+                if start < stop and owns[stop] > owns[start]
+            ]
+            if tried:
+                found[stop] = min(tried)
+        best = found
+    if n not in best:
+        raise SpecError(
+            f"stages: {stages}: this model can be cut into at most {max(1, most)} stages that have variables "
+            "(where one array crosses, and not between two uses of a layer)"
+        )
+    return _ranges(graph, best[n][1])
+
+
+def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
+    """Cut a graph in front of the layers of these names, of which the first one begins the model.
+
+    Raises:
+        SpecError: there is no such layer, or the graph cannot be cut there.
+    """
+    first: dict[str, int] = {}
+    for number, step in enumerate(graph.steps):
+        if step.inputs:
+            first.setdefault(step.path, number)
+    if unknown := [name for name in names if name not in first]:
+        near = get_close_matches(unknown[0], first, 1, 0.0)[0]
+        raise SpecError(
+            f"stages: the model has no layer {unknown[0]}; did you mean {near}? It has {', '.join(first)}"
+        )
+    begin = next(iter(first))
+    if names[0] != begin:
+        raise SpecError(f"stages: the first one begins with the model, at {begin}; found {names[0]}")
+    places = [0, *(first[name] for name in names[1:]), len(graph.steps)]
+    for name, (place, following) in zip(names, pairwise(places), strict=True):
+        if following <= place:
+            raise SpecError(f"stages: {name} lies behind the layer that is named after it")
+        if place and (reason := obstacle(graph, place)) is not None:
+            raise SpecError(f"stages: the model cannot be cut in front of {name}: {reason}")
+        if not any(step.weights for step in graph.steps[place:following]):
+            raise SpecError(
+                f"stages: the stage that begins with {name} has no variables: join it with another"
+            )
+    return _ranges(graph, places)
+
+
+def _ranges(graph: Graph, places: Sequence[int]) -> list[StageRange]:
+    edges = [None, *(_crossing(graph, place)[0] for place in places[1:-1]), None]
+    return [
+        StageRange(start, stop, edges[index], edges[index + 1])
+        for index, (start, stop) in enumerate(pairwise(places))
+    ]
+
+
+class StageGraph(Graph):
+    """The steps of a built graph between two edges; a step that stands for what enters is the first one.
+
+    Attributes:
+        numbers: of its steps in the whole graph; -1 for what enters.
+    """
+
+    def __init__(self, whole: Graph, stage: StageRange) -> None:
+        chosen = [
+            number
+            for number, step in enumerate(whole.steps)
+            if (stage.start <= number < stage.stop and step.inputs) or (stage.start == 0 and not step.inputs)
+        ]
+        places = {
+            Slot(old, output): Slot(new + (stage.entering is not None), output)
+            for new, old in enumerate(chosen)
+            for output in range(len(whole.steps[old].shapes))
+        }
+        steps: list[LayerStep] = []
+        if stage.entering is not None:
+            places[stage.entering] = Slot(0, 0)
+            shape = whole.steps[stage.entering.step].shapes[stage.entering.output]
+            steps.append(LayerStep(InputLayer(input_shape=shape), "entering", shapes=[shape]))
+        for number in chosen:
+            each = whole.steps[number]
+            inputs = tuple(places[slot] for slot in each.inputs)
+            steps.append(
+                LayerStep(
+                    each.layer,
+                    each.path,
+                    inputs,
+                    each.training,
+                    each.arguments,
+                    each.shapes,
+                    each.weights,
+                    each.trained,
+                )
+            )
+        self.numbers = [*([-1] if stage.entering is not None else []), *chosen]
+        self.uses = self.leaving = ()
+        self.names = whole.names
+        self.submodel = None
+        self.order = ()
+        self.steps = tuple(steps)
+        leaving = whole.outputs if stage.leaving is None else (stage.leaving,)
+        self.outputs = tuple(places[slot] for slot in leaving)
+        self.inputs = tuple(step for step in steps if not step.inputs)
+        own = {name for step in steps for _, name in step.weights}
+        self.regularized = tuple(each for each in whole.regularized if each[1] in own)
+        self.built = True
+        self.masks = whole.masks
+        self.output_names = whole.output_names if stage.leaving is None else ["leaving"]
+
+
+class StageNetwork(Network):
+    """One stage of a model. It holds no weights, as every network."""
+
+    graph: StageGraph
+
+    def __init__(self, whole: Graph, stage: StageRange) -> None:
+        super().__init__(StageGraph(whole, stage))
+        self.is_first = stage.entering is None
+        self.is_last = stage.leaving is None
+        self._more: dict[str, Array] = {}
+
+    def begin(self, weights: Arrays, gradients: Arrays, loss: Losses, entropy: Sequence[int]) -> "StageStep":
+        """Return a step in which no microbatch is under way; see `StageStep`."""
+        if self._more.keys() != gradients.keys():
+            self._more = {name: np.empty_like(array) for name, array in gradients.items()}
+        heads, stand_ins = self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
+        return StageStep(self, weights, (gradients, self._more), (heads, stand_ins), entropy)
+
+    def run(
+        self, weights: Arrays, stand_ins: Mapping[int, Layer], entering: Any, mask: Any, how: Going
+    ) -> Pass:
+        run = Pass(self.graph, self._scratch, weights, stand_ins, how)
+        run.forward(self._entering(entering), [mask])
+        return run
+
+    def lost(
+        self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
+    ) -> Iterator[tuple[str, Head, float, Array | None]]:
+        """Yield for each output its name, its head, its loss, and the gradient of the weighted loss by it."""
+        given = self._given(heads, run, y, sample_weight)
+        for name, (head, each) in zip(self.output_names, given, strict=True):
+            yield name, head, *head.value_and_gradient(*each)
+
+
+class StageStep:
+    """One step of one stage: microbatches go forward and back in their order, several of them in flight.
+
+    A microbatch has a `share` of the examples of its batch, and the same of the gradient of a mean over them.
+    """
+
+    def __init__(
+        self,
+        network: StageNetwork,
+        weights: Arrays,
+        gradients: tuple[Arrays, Arrays],
+        heads: tuple[Sequence[Head], Mapping[int, Layer]],
+        entropy: Sequence[int],
+    ) -> None:
+        """Begin.
+
+        Args:
+            weights: the variables of this stage, by name.
+            gradients: arrays for each that is trained: the first ones are overwritten by the gradient.
+            heads: of the outputs of the model; none where this is not the last stage.
+            entropy: the words from which the chance of this step follows.
+        """
+        self._network = network
+        self._weights = weights
+        self._gradients, self._more = gradients
+        self._heads, self._stand_ins = heads
+        self._entropy = entropy
+        self._updates: dict[str, Array] = {}
+        self._flying: dict[int, tuple[Pass, float]] = {}
+        self._rows: dict[str, SparseRows] = {}
+        self._outputs: list[list[Array]] = []
+        self._masks: list[list[Array | None]] = []
+        self._losses: dict[str, float] = {}
+        self._total = network.regularization_loss(weights)
+        self._begun = False
+
+    def forward(
+        self, microbatch: int, share: float, entering: Any, mask: Array | None = None
+    ) -> tuple[Array, Array | None]:
+        """Pass a microbatch forward; return the first output and its mask, which are memory of the pass.
+
+        Args:
+            entering: the inputs of the model; in other stages what the one before has returned.
+        """
+        how = Going(
+            True,
+            self._chance(microbatch, -1),
+            reaches_inputs=not self._network.is_first,
+            chance_of=partial(self._chance, microbatch),
+        )
+        weights = {**self._weights, **self._updates} if self._updates else self._weights
+        run = self._network.run(weights, self._stand_ins, entering, mask, how)
+        self._updates.update({name: np.array(value) for name, value in run.state_updates().items()})
+        self._flying[microbatch] = run, share
+        return run.outputs[0], run.masks[0]
+
+    def judged(self, microbatch: int, y: Any, sample_weight: Any) -> list[Array | None]:
+        """Return the gradients by the outputs of the model, and keep its losses; in the last stage."""
+        run, share = self._flying[microbatch]
+        upstream: list[Array | None] = []
+        for name, head, loss, gradient in self._network.lost(self._heads, run, y, sample_weight):
+            upstream.append(gradient)
+            if head.loss is None:
+                continue
+            if head.loss.is_mean and gradient is not None:
+                upstream[-1] = gradient * np.float32(share)
+            loss *= 1.0 if head.loss.reduction == "sum" else share
+            self._losses[name] = self._losses.get(name, 0.0) + loss
+            self._total += head.weight * loss
+        self._outputs.append([head.output(y) for y, head in zip(run.outputs, self._heads, strict=True)])
+        self._masks.append([None if mask is None else np.array(mask) for mask in run.masks])
+        return upstream
+
+    def backward(self, microbatch: int, upstream: Sequence[Array | None]) -> Array | None:
+        """Add the gradient of a microbatch; return the gradient by what entered, but in the first stage."""
+        run, share = self._flying.pop(microbatch)
+        self._total += share * run.activity_loss()
+        rows = run.backward(upstream, self._more if self._begun else self._gradients, share, share)
+        for name, more in self._more.items() if self._begun else ():
+            self._gradients[name] += more
+        for name, each in rows.items():
+            self._rows[name] = self._rows[name].plus(each) if name in self._rows else each
+        self._begun = True
+        return run.of_inputs[0] if run.of_inputs and not self._network.is_first else None
+
+    def result(self) -> StepResult:
+        """Return the results of the step; `outputs` is None where this is not the last stage."""
+        outputs = [np.concatenate(each) for each in zip(*self._outputs, strict=True)]
+        masks = [
+            None if each[0] is None else np.concatenate([mask for mask in each if mask is not None])
+            for each in zip(*self._masks, strict=True)
+        ]
+        found = only(outputs) if outputs else None
+        return StepResult(self._total, self._losses, found, self._updates, self._rows, masks)
+
+    def _chance(self, microbatch: int, step: int) -> Chance:
+        """Return a layer's source of chance, which follows from step, microbatch and layer."""
+        number = self._network.graph.numbers[step] if step >= 0 else 0
+        return cache(lambda: np.random.default_rng([*self._entropy, microbatch, number, LAYERS]))
+
+
+LAYERS = 2
+"""The last word of the seeds of layers, which no seed of a step has."""

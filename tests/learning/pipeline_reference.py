@@ -1,0 +1,35 @@
+"""One process that computes microbatches in order, written down from the text: it shares the layers alone with dtrain."""
+
+import numpy as np
+
+from dtrain.learning.layers.base import Call
+
+
+def reference_step(network, weights, x, y, loss, microbatches, words):
+    """The gradient of a stack of layers, new values of what is not trained, and the loss without penalties.
+
+    `words` are those from which the chance of the step follows; a layer's adds the microbatch, its place, and 2.
+    """
+    steps = network.graph.steps[1:]
+    block = -(-len(x) // microbatches)
+    total, lost, updates = {}, 0.0, {}
+    for number, start in enumerate(range(0, len(x), block)):
+        part, target = x[start : start + block], y[start : start + block]
+        share = np.float32(len(part) / len(x))
+        seen = {**weights, **updates}
+        passed = []
+        for place, step in enumerate(steps, 1):
+            own = {weight.name: seen[name] for weight, name in step.weights}
+            call = Call(True, np.random.default_rng([*words, number, place, 2]))
+            part, cache = step.layer.forward(own, part, call)
+            passed.append((step, own, cache, call))
+            updates |= {f"{step.path}/{name}": np.array(value) for name, value in call.updates.items()}
+        value, gradient = loss.value_and_gradient(target, part, None)
+        lost += value * len(target) / len(x)
+        gradient = gradient * share
+        for step, own, cache, call in reversed(passed):
+            places = {weight.name: np.zeros(weight.shape, np.float32) for weight, _ in step.trained}
+            gradient = step.layer.backward(own, cache, gradient, places, call)
+            for weight, name in step.trained:
+                total[name] = total[name] + places[weight.name] if name in total else places[weight.name]
+    return total, updates, lost

@@ -1,0 +1,239 @@
+"""Cut models: every cut gives the bits of one process that computes the same microbatches in order."""
+
+import itertools
+
+import numpy as np
+import pytest
+from learning.pipeline_reference import reference_step
+from learning.test_networks import two_inputs
+
+from dtrain.config.choices import Schedule
+from dtrain.errors import SpecError
+from dtrain.learning import layers as L
+from dtrain.learning.graphs import stages
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.stages import StageNetwork, cut_before, cut_evenly, obstacle
+from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
+from dtrain.protocol.pipeline_schedule import order
+
+WORDS = (3, 5, 0, 0, 1)
+
+
+def dense():
+    return Network(
+        [
+            L.Input((6,)),
+            L.Dense(7, activation="tanh"),
+            L.Dropout(0.4),
+            L.Dense(5, activation="relu"),
+            L.Dense(3),
+        ]
+    )
+
+
+def normalized():
+    return Network(
+        [L.Input((6,)), L.Dense(6), L.BatchNormalization(), L.GaussianNoise(0.3), L.Dense(4), L.Dense(3)]
+    )
+
+
+def convolutional():
+    pooled = [L.Conv2D(3, 3), L.MaxPooling2D(2)]
+    return Network([L.Input((10, 10, 1)), *pooled, L.Conv2D(2, 2), L.Flatten(), L.Dense(4), L.Dense(3)])
+
+
+def recurrent():
+    """A mask travels with what crosses."""
+    sequences = [L.Embedding(9, 4, mask_zero=True), L.LSTM(5, return_sequences=True, dropout=0.2), L.GRU(4)]
+    return Network([L.Input((5,), dtype="int32"), *sequences, L.Dense(3)])
+
+
+def residual():
+    x = L.Input((6,))
+    first = L.Dense(6, activation="relu", kernel_regularizer="l2")(x)
+    added = L.Add()([first, L.Dense(6)(first)])
+    return Network.from_graph(x, L.Dense(3, activity_regularizer="l2")(L.Dense(4)(added)))
+
+
+def softmax():
+    """The last layer and its loss are computed together, from logits."""
+    return Network([L.Input((6,)), L.Dense(8, activation="relu"), L.Dense(3, activation="softmax")])
+
+
+ZOO = {each.__name__: each for each in (dense, normalized, convolutional, recurrent, residual, softmax)}
+
+
+def data_of(network, n=11):
+    chance = np.random.default_rng(1)
+    shape = network.input_shapes[0]
+    x = (
+        chance.integers(0, 9, (n, *shape))
+        if len(shape) == 1 and shape[0] == 5
+        else chance.normal(size=(n, *shape))
+    )
+    y = np.eye(3, dtype=np.float32)[chance.integers(0, 3, n)]
+    return x.astype(np.int32 if x.dtype.kind == "i" else np.float32), y
+
+
+def weights_of(network):
+    return network.initial_values(seed=2)
+
+
+def stage_networks(network, ranges):
+    return [StageNetwork(network.graph, each) for each in ranges]
+
+
+def computed(network, ranges, x, y, loss, microbatches=4, schedule=Schedule.ONE_F_ONE_B):
+    """All stages by turns in this process: gradients, new values and the loss of a step."""
+    weights, parts = weights_of(network), stage_networks(network, ranges)
+    gradients = [
+        {spec.name: np.full(spec.shape, np.nan, np.float32) for spec in part.variables if spec.trainable}
+        for part in parts
+    ]
+    begun = [part.begin(weights, own, loss, WORDS) for part, own in zip(parts, gradients, strict=True)]
+    block = -(-len(x) // microbatches)
+    rows = [slice(start, start + block) for start in range(0, len(x), block)]
+    work = [list(order(schedule, len(parts), stage, len(rows))) for stage in range(len(parts))]
+    forward, back = {}, {}
+    while any(work):
+        for stage, step in enumerate(begun):
+            while work[stage]:
+                goes_back, number = work[stage][0]
+                if goes_back:
+                    if stage < len(begun) - 1 and (stage, number) not in back:
+                        break
+                    upstream = [back.pop((stage, number))] if stage < len(begun) - 1 else None
+                    upstream = step.judged(number, y[rows[number]], None) if upstream is None else upstream
+                    back[stage - 1, number] = step.backward(number, upstream)
+                else:
+                    if stage and (stage, number) not in forward:
+                        break
+                    entering, mask = forward.pop((stage, number)) if stage else (x[rows[number]], None)
+                    share = len(x[rows[number]]) / len(x)
+                    left = step.forward(number, share, entering, mask)
+                    forward[stage + 1, number] = [None if each is None else each.copy() for each in left]
+                work[stage].pop(0)
+    results = [step.result() for step in begun]
+    merged = {name: array for own in gradients for name, array in own.items()}
+    updates = {name: value for result in results for name, value in result.state_updates.items()}
+    return merged, updates, sum(result.loss for result in results), results[-1]
+
+
+def all_cuts(network):
+    """Every way to cut, into any number of stages."""
+    places = [each for each in range(1, len(network.graph.steps)) if obstacle(network.graph, each) is None]
+    for count in range(len(places) + 1):
+        for chosen in itertools.combinations(places, count):
+            yield stages._ranges(network.graph, [0, *chosen, len(network.graph.steps)])
+
+
+@pytest.mark.parametrize("name", ZOO)
+@pytest.mark.parametrize("schedule", Schedule)
+def test_every_cut_of_every_model_gives_the_bits_of_the_whole(name, schedule):
+    network = ZOO[name]()
+    x, y = data_of(network)
+    loss = CategoricalCrossentropy() if name == "softmax" else MeanSquaredError()
+    first, *others = all_cuts(network)
+    assert others
+    gradients, updates, lost, result = computed(network, first, x, y, loss)
+    for ranges in others:
+        found = computed(network, ranges, x, y, loss, schedule=schedule)
+        for expected, given in ((gradients, found[0]), (updates, found[1])):
+            assert given.keys() == expected.keys()
+            assert all(np.array_equal(given[each], expected[each]) for each in expected), ranges
+        assert found[2] == pytest.approx(lost, rel=1e-12)
+        assert np.array_equal(found[3].outputs, result.outputs)
+
+
+@pytest.mark.parametrize("microbatches", [1, 3, 4, 11])
+@pytest.mark.parametrize("name", ["dense", "normalized"])
+def test_the_bits_are_those_of_the_reference_also_with_an_uneven_last_microbatch(name, microbatches):
+    network = ZOO[name]()
+    x, y = data_of(network)
+    expected = reference_step(network, weights_of(network), x, y, MeanSquaredError(), microbatches, WORDS)
+    found = computed(network, cut_evenly(network.graph, 3), x, y, MeanSquaredError(), microbatches)
+    for given, wanted in zip(found[:2], expected[:2], strict=True):
+        assert given.keys() == wanted.keys()
+        assert all(np.array_equal(given[each], wanted[each]) for each in wanted)
+    assert found[2] == pytest.approx(expected[2], rel=1e-12)
+
+
+def test_penalties_are_those_of_the_whole_batch():
+    """They belong to the step, and each microbatch has its share of them."""
+    network = residual()
+    x, y = data_of(network, 12)
+    whole = {spec.name: np.empty(spec.shape, np.float32) for spec in network.variables}
+    result = network.loss_and_gradients(
+        weights_of(network), x, y, MeanSquaredError(), whole, rng=np.random.default_rng(0)
+    )
+    found, _, lost, _ = computed(network, cut_evenly(network.graph, 2), x, y, MeanSquaredError())
+    assert lost == pytest.approx(result.loss, rel=1e-6)
+    for name, gradient in whole.items():
+        np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)
+
+
+def names_of(network, ranges):
+    return [
+        [step.path for step in network.graph.steps[each.start : each.stop] if step.inputs] for each in ranges
+    ]
+
+
+def test_a_number_of_stages_is_cut_so_that_the_most_expensive_one_is_cheap():
+    network = Network([L.Input((64,)), L.Dense(64), L.Dense(64), L.Dense(64), L.Dense(64), L.Dense(2)])
+    assert names_of(network, cut_evenly(network.graph, 2)) == [
+        ["dense", "dense_1"],
+        ["dense_2", "dense_3", "dense_4"],
+    ]
+    convolution = Network([L.Input((32, 32, 3)), L.Conv2D(8, 3), L.Flatten(), L.Dense(4), L.Dense(4)])
+    assert names_of(convolution, cut_evenly(convolution.graph, 2))[0][0] == "conv2d"
+
+
+def test_stages_begin_with_the_layers_that_are_named():
+    network = convolutional()
+    ranges = cut_before(network.graph, ["conv2d", "conv2d_1", "dense"])
+    assert names_of(network, ranges) == [
+        ["conv2d", "max_pooling2d"],
+        ["conv2d_1", "flatten"],
+        ["dense", "dense_1"],
+    ]
+
+
+def shared():
+    x = L.Input((4,))
+    twice = L.Dense(4, name="twice")
+    return Network.from_graph(x, L.Dense(2)(twice(L.Dense(4, name="between")(twice(x)))))
+
+
+def two_outputs():
+    x = L.Input((4,))
+    middle = L.Dense(3, name="early")(x)
+    return Network.from_graph(x, [middle, L.Dense(2, name="late")(middle)])
+
+
+@pytest.mark.parametrize(
+    ("make", "names", "words"),
+    [
+        (convolutional, ["conv2d", "max_pooling2d"], "conv2d and the layer behind it are computed together"),
+        (convolutional, ["conv2d", "dens"], "no layer dens; did you mean dense?"),
+        (convolutional, ["dense", "dense_1"], "the first one begins with the model, at conv2d"),
+        (convolutional, ["conv2d", "dense_1", "dense"], "dense_1 lies behind the layer that is named after"),
+        (convolutional, ["conv2d", "conv2d_1", "flatten", "dense"], "begins with flatten has no variables"),
+        (residual, ["dense", "dense_1"], None),
+        (residual, ["dense", "add"], "2 arrays would cross it, of dense, dense_1"),
+        (shared, ["twice", "between"], "between two uses of the layer twice"),
+        (two_outputs, ["early", "late"], "an output of the model, of early, lies in front of it"),
+    ],
+)
+def test_a_cut_that_cannot_be_is_refused_with_the_reason(make, names, words):
+    if words is None:
+        cut_before(make().graph, names)
+        return
+    with pytest.raises(SpecError, match=words):
+        cut_before(make().graph, names)
+
+
+def test_more_stages_than_there_are_cuts_are_refused_with_how_many_there_can_be():
+    with pytest.raises(SpecError, match="at most 3 stages"):
+        cut_evenly(dense().graph, 4)
+    with pytest.raises(SpecError, match="at most"):
+        cut_evenly(two_inputs().graph, 40)

@@ -1,0 +1,71 @@
+"""The order of a pipeline's stages, in a simulator that knows nothing but who waits for whom."""
+
+from fractions import Fraction
+
+import pytest
+
+from dtrain.config.choices import Schedule
+from dtrain.protocol.pipeline_schedule import bubble, in_flight, order
+
+STAGES = range(1, 7)
+MICROBATCHES = range(1, 13)
+
+
+def simulated(orders):
+    """Each stage does its work in its order, one piece a tick, each as soon as what it needs has come.
+
+    Returns the ticks of the whole step, and for each stage the most microbatches that were in flight.
+    """
+    stages = len(orders)
+    left = [list(each) for each in orders]
+    done, most, flying, ticks = set(), [0] * stages, [0] * stages, 0
+    while any(left):
+        ready = []
+        for stage, work in enumerate(left):
+            if not work:
+                continue
+            back, number = work[0]
+            needs = (True, number, stage + 1) if back else (False, number, stage - 1)
+            outside = not 0 <= needs[2] < stages
+            if (outside and (not back or (False, number, stage) in done)) or needs in done:
+                ready.append((stage, back, number))
+        assert ready, f"deadlock: {left}"
+        for stage, back, number in ready:
+            left[stage].pop(0)
+            done.add((back, number, stage))
+            flying[stage] += -1 if back else 1
+            most[stage] = max(most[stage], flying[stage])
+        ticks += 1
+    return ticks, most
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_no_order_deadlocks_and_its_bubble_and_memory_are_as_promised(schedule):
+    for stages in STAGES:
+        for count in MICROBATCHES:
+            orders = [list(order(schedule, stages, stage, count)) for stage in range(stages)]
+            ticks, most = simulated(orders)
+            assert Fraction(ticks - 2 * count, ticks) == Fraction(stages - 1, count + stages - 1)
+            assert bubble(stages, count) == pytest.approx((ticks - 2 * count) / ticks)
+            assert most == [in_flight(schedule, stages, stage, count) for stage in range(stages)]
+            if schedule is Schedule.ONE_F_ONE_B:
+                assert all(held <= stages - stage for stage, held in enumerate(most))
+
+
+@pytest.mark.parametrize("schedule", Schedule)
+def test_each_microbatch_goes_forward_and_back_once_in_order(schedule):
+    """Gradients are added up in the order of the microbatches, whatever the schedule."""
+    for stages in STAGES:
+        for stage in range(stages):
+            for count in MICROBATCHES:
+                work = list(order(schedule, stages, stage, count))
+                for back in (False, True):
+                    assert [each.microbatch for each in work if each.back is back] == list(range(count))
+
+
+def test_four_microbatches_in_three_stages_as_the_picture_of_1f1b_has_them():
+    written = ["F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
+    assert [
+        " ".join(f"{'FB'[back]}{number}" for back, number in order(Schedule.ONE_F_ONE_B, 3, stage, 4))
+        for stage in range(3)
+    ] == written
