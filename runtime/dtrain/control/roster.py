@@ -46,6 +46,7 @@ from dtrain.messages import (
     Snapshot,
     SnapshotRows,
     Subscribe,
+    VoidTerm,
 )
 from dtrain.messages.membership import TaskStatus
 from dtrain.protocol.membership import LEASE_S, Membership, MemberState
@@ -349,6 +350,7 @@ LEADERS: dict[type[AnyMessage], str] = {
     Conclude: "conclude a generation",
     Farewell: "say farewell",
     Share: "share variables",
+    VoidTerm: "end a term",
 }
 """Messages that only the leader sends."""
 SERVERS = frozenset({Complete, Subscribe})

@@ -26,6 +26,8 @@ The life of a run, in messages:
     replica    -> leader         Enter / Entered, without servers
     replica    -> every member   Doorbell / Doorbell, of one that comes later
     leader     -> member         Told; member -> leader  MemberReport: the rounds of replicas without servers
+    stage      -> leader         EnterPipeline / PipelineTerm, in a pipeline; then StageVote / StageVerdict
+    stage      -> its neighbours StageTensor / Acknowledged;  leader -> stage  VoidTerm / Acknowledged
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers or values, an end
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again
                                  for this generation
@@ -79,6 +81,15 @@ from dtrain.messages.servers import (
     SnapshotReply,
     SnapshotRows,
     Subscribe,
+)
+from dtrain.messages.stages import (
+    Acknowledged,
+    EnterPipeline,
+    PipelineTerm,
+    StageTensor,
+    StageVerdict,
+    StageVote,
+    VoidTerm,
 )
 from dtrain.messages.steps import Load, Loaded, LookupRows, NotReady, Pull, Push, Reply, Rows, Values, Verdict
 from dtrain.state.fit_state import FitState, Lineage, Row, Sums
@@ -134,11 +145,19 @@ AnyMessage = (
     | CallMade
     | LeaderRecord
     | PartCall
+    | EnterPipeline
+    | PipelineTerm
+    | VoidTerm
+    | StageTensor
+    | StageVote
+    | StageVerdict
+    | Acknowledged
     | Refusal
 )
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "Acknowledged",
     "AnyMessage",
     "AskLearned",
     "Attended",
@@ -152,6 +171,7 @@ __all__ = [
     "Controlled",
     "Doorbell",
     "Enter",
+    "EnterPipeline",
     "Entered",
     "Failure",
     "Farewell",
@@ -182,6 +202,7 @@ __all__ = [
     "Operation",
     "Over",
     "PartCall",
+    "PipelineTerm",
     "Proof",
     "Proven",
     "Pull",
@@ -198,10 +219,14 @@ __all__ = [
     "Snapshot",
     "SnapshotReply",
     "SnapshotRows",
+    "StageTensor",
+    "StageVerdict",
+    "StageVote",
     "Subscribe",
     "Sums",
     "TakeClosure",
     "Told",
     "Values",
     "Verdict",
+    "VoidTerm",
 ]

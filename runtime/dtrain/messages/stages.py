@@ -1,0 +1,81 @@
+"""Messages between the stages of a pipeline (docs/design/pipelines.md).
+
+Everything says its term, and nothing of another term counts. A batch is named by the number of its part
+(`protocol.part_dealer`), which every stage deals itself in the same order.
+"""
+
+from dtrain.messages.message import Message
+from dtrain.state.fit_state import FitState, Sums
+
+
+class EnterPipeline(Message, frozen=True, gc=False, kw_only=True):
+    """Stage to the leader: it holds no variables that count, and would like to have those of its stage.
+
+    The answer is `PipelineTerm` when all stages have asked, `Over`, or a `Refusal` of another model.
+    """
+
+    generation: int
+    plan_hash: str
+
+
+class PipelineTerm(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to stage: a term begins. Blocks: each variable of the stage, flat; then each slot of each one
+    that is trained, in the order of `slots`.
+    """
+
+    state: FitState
+    term: int
+    slots: tuple[str, ...] = ()
+
+
+class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to stage: no term up to this one counts any more; also the answer to a vote in such a term."""
+
+    term: int
+
+
+class StageTensor(Message, frozen=True, gc=False, kw_only=True):
+    """Stage to the next one, what a microbatch leaves; or to the one before, the gradient by it (`back`).
+
+    Blocks: the array, flat; then its mask, if it has one.
+
+    Attributes:
+        shape: of the array.
+        mask: of the mask; empty: there is none.
+    """
+
+    term: int
+    batch: int
+    microbatch: int
+    back: bool
+    shape: tuple[int, ...]
+    mask: tuple[int, ...] = ()
+
+
+class StageVote(Message, frozen=True, gc=False, kw_only=True):
+    """Stage to the leader: its gradient of a batch is complete. The answer is `StageVerdict` or `VoidTerm`.
+
+    Attributes:
+        finite: whether the gradient is free of NaN and infinity.
+        loss: the share of this stage in the loss.
+        sums: of the last stage.
+    """
+
+    term: int
+    batch: int
+    finite: bool
+    loss: float
+    sums: Sums | None = None
+
+
+class StageVerdict(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to stage: every stage applies its gradient, or none does."""
+
+    term: int
+    batch: int
+    applied: bool
+    loss: float
+
+
+class Acknowledged(Message, frozen=True, gc=False, kw_only=True):
+    """Stage to stage: it is done."""

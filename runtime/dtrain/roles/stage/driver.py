@@ -1,0 +1,420 @@
+"""Runs a stage's machine: its handler, its connections, the waits of the training thread. It decides nothing.
+
+The training thread computes and waits here; other tasks ask in threads of the service. One lock is held while
+the machine takes a message and while what it answers is copied. Connections to other stages last for a term.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from threading import Condition
+from typing import TypeVar
+
+import numpy as np
+
+from dtrain.cluster import ClusterSpec, TaskId
+from dtrain.control.interface import Send
+from dtrain.control.roster import obstacle
+from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.messages import (
+    Acknowledged,
+    AnyMessage,
+    Conclude,
+    Control,
+    Controlled,
+    EnterPipeline,
+    Hello,
+    NotReady,
+    Over,
+    PipelineTerm,
+    Pull,
+    Refusal,
+    Row,
+    Rows,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRows,
+    StageTensor,
+    StageVerdict,
+    StageVote,
+    Sums,
+    Values,
+    VoidTerm,
+)
+from dtrain.process.clock import LOOK_S, SYSTEM, Clock
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
+from dtrain.runs.reporting import Reporter
+from dtrain.types import Array, Blocks
+from dtrain.wire.channel import Answer, Caller
+from dtrain.wire.connecting import ConnectTask
+from dtrain.wire.frames import UNKNOWN, Frame, Limits
+from dtrain.wire.handshake import refusal
+from dtrain.wire.peer import Peer
+
+T = TypeVar("T")
+VOID_S = 2.0
+"""How long a stage may take to hear that a term is over, before the next one is told."""
+
+
+class TermOverError(DtrainError):
+    """The term is over: its step is dropped, and the stage enters the next one."""
+
+
+class StageStoppedError(TermOverError):
+    """The leader has ended training at this version."""
+
+
+class StageDriver:
+    """One stage of a task, for all of its calls of `fit`. It is also the handler of the task's service."""
+
+    answers_at_once = True
+
+    def __init__(
+        self,
+        machine: StageMachine,
+        hello: Hello,
+        cluster: ClusterSpec,
+        connect: ConnectTask,
+        reporter: Reporter,
+        patience_s: float,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """Make no connection yet; another stage may be away for `patience_s`."""
+        self.machine = machine
+        self.cond = Condition()
+        self.ended = clock.event()
+        self.failure: str | None = None
+        self._hello = hello
+        self._cluster = cluster
+        self._connect = connect
+        self._reporter = reporter
+        self.patience_s = patience_s
+        self._clock = clock
+        self._entering: Peer | None = None
+        self._peers: dict[tuple[str, int], Peer] = {}
+        self._moved = (0, 0)
+        self._unanswered: set[tuple[str, int]] = set()
+
+    # The handler
+
+    def limits(self, hello: Hello) -> Limits:
+        return UNKNOWN
+
+    def refuse(self, hello: Hello) -> str | None:
+        return refusal(self._hello, hello)
+
+    def received(self, caller: Caller, frame: Frame) -> Answer:
+        sender = TaskId.parse(caller.hello.task)
+        reason = obstacle(frame.message, sender, self._cluster)
+        with self.cond:
+            if reason is not None:
+                self.carry_out([Send(caller, Refusal(reason=reason))])
+            else:
+                self.carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks))
+            if self.machine.is_over:
+                self._break("the term is over")
+            self.cond.notify_all()
+        return Answer.ONE
+
+    def disconnected(self, caller: Caller) -> None:
+        with self.cond:
+            self.machine.disconnected(caller)
+
+    def carry_out(self, actions: Sequence[Send]) -> None:
+        for action in actions:
+            action.caller.send(action.message, action.blocks)  # type: ignore[attr-defined]
+
+    def abort(self, reason: str) -> None:
+        """From any thread: end every wait of this task with this reason."""
+        with self.cond:
+            self.failure = reason
+            self._break(reason)
+            if self._entering is not None:
+                self._entering.abort(reason)
+            self.cond.notify_all()
+
+    def _break(self, reason: str) -> None:
+        for peer in self._peers.values():
+            peer.abort(reason)
+
+    # The training thread
+
+    @property
+    def stages(self) -> int:
+        return len(self.machine.tasks)
+
+    @property
+    def bytes_moved(self) -> tuple[int, int]:
+        channels = [peer.channel for peer in list(self._peers.values()) if peer.channel is not None]
+        sent, received = self._moved
+        return (
+            sent + sum(channel.bytes_sent for channel in channels),
+            received + sum(channel.bytes_received for channel in channels),
+        )
+
+    def begin(self, generation: int, term: int, version: int, held: HeldStage) -> None:
+        """Begin a term with these variables, on new connections."""
+        with self.cond:
+            self._moved = self.bytes_moved
+            for peer in [*self._peers.values(), *([self._entering] if self._entering else [])]:
+                peer.close()
+            self._entering = None
+            self._peers.clear()
+            self._unanswered.clear()
+            self.carry_out(self.machine.begin(generation, term, version, held))
+
+    def reached(self, version: int) -> None:
+        with self.cond:
+            self.carry_out(self.machine.reached(version))
+
+    def take(self, batch: int, microbatch: int, *, back: bool) -> Sequence[Array]:
+        """Wait for an array of a neighbour, and its mask if it has one.
+
+        Raises:
+            TermOverError: the term is over.
+            PeerLostError: the leader, or in the leader another stage, is gone for good.
+        """
+        machine = self.machine
+        place = Place(machine.term, batch, back, microbatch)
+        return self.wait(lambda: machine.take(place), machine.stage + (1 if back else -1))
+
+    def send(self, batch: int, microbatch: int, *, back: bool, arrays: Sequence[Array | None]) -> None:
+        """Send an array, and its mask if it has one, to a neighbour, once it has heard the one before.
+
+        The arrays must not change before the neighbour has answered with what it makes of them.
+        """
+        machine = self.machine
+        place = ("back" if back else "forward", machine.stage + (-1 if back else 1))
+        if place in self._unanswered:
+            self._answer(place, Acknowledged)
+        given = [array for array in arrays if array is not None]
+        shapes = [array.shape for array in given]
+        message = StageTensor(
+            term=machine.term,
+            batch=batch,
+            microbatch=microbatch,
+            back=back,
+            shape=shapes[0],
+            mask=shapes[1] if len(shapes) > 1 else (),
+        )
+        self._ask(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
+        self._unanswered.add(place)
+
+    def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
+        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
+        self._ask(("vote", 0), message)
+        said = self._answer(("vote", 0), StageVerdict).message
+        assert isinstance(said, StageVerdict)
+        if (said.term, said.batch) != (message.term, message.batch):
+            raise PeerRefusedError(f"the leader has decided batch {said.batch}, not {message.batch}")
+        return said, None
+
+    def enter(self, generation: int, plan_hash: str) -> Frame:
+        """Ask the leader for variables; return its `PipelineTerm` or `Over`."""
+        with self.cond:
+            self._entering = peer = self._new_peer(0)
+            if self.failure is not None:
+                peer.abort(self.failure)
+        peer.send(EnterPipeline(generation=generation, plan_hash=plan_hash))
+        return self._received(peer, PipelineTerm, Over)
+
+    def await_conclusion(self) -> Frame:
+        """Wait until the last step is saved; return a `Conclude` with all values, or raise as `take`."""
+        machine = self.machine
+        self._ask(("vote", 0), _pull(machine, concluded=True))
+        return self._answer(("vote", 0), Conclude)
+
+    # Questions, and the waits for them
+
+    def _ask(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
+        """Ask another stage something, for one purpose, each of which has a connection for one thread."""
+        with self.cond:
+            if self.failure is not None or self.machine.is_over:
+                self.check()
+            if place not in self._peers:
+                self._peers[place] = self._new_peer(place[1])
+        with self._within_term():
+            self._peers[place].send(message, blocks)
+
+    def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
+        """Return the answer to what was asked there; raise as `take`."""
+        self._unanswered.discard(place)
+        with self._within_term():
+            return self._received(self._peers[place], kind)
+
+    def _received(self, peer: Peer, *kinds: type[AnyMessage]) -> Frame:
+        self._reporter.waiting(peer.name)
+        frame = peer.receive()
+        self._reporter.waiting(None)
+        if isinstance(frame.message, kinds):
+            return frame
+        if isinstance(frame.message, VoidTerm | NotReady):
+            with self.cond:
+                self.machine.void(self.machine.term)
+                self.check()
+        said = frame.message
+        raise PeerRefusedError(said.reason if isinstance(said, Refusal) else f"found {type(said).__name__}")
+
+    def _new_peer(self, stage: int) -> Peer:
+        task = self.machine.tasks[stage]
+        connect = partial(self._connect, task)
+        return Peer(str(task), connect, patience_s=self.patience_s, clock=self._clock)
+
+    @contextlib.contextmanager
+    def _within_term(self) -> Iterator[None]:
+        """Raise a `TermOverError` for the loss of a connection where the term is over."""
+        try:
+            yield
+        except PeerError:
+            with self.cond:
+                self.check()
+            raise
+
+    def wait(self, found: Callable[[], T | None], whom: int) -> T:
+        """Wait until something is there; see `take`."""
+        machine = self.machine
+        with self.cond:
+            if (result := found()) is not None:
+                return result
+            self._reporter.waiting(machine.tasks[whom])
+            begun_s = self._clock.now()
+            try:
+                while (result := found()) is None:
+                    self.check()
+                    self.look_for_lost(self._clock.now() - begun_s)
+                    self.cond.wait(LOOK_S)
+                return result
+            finally:
+                self._reporter.waiting(None)
+
+    def look_for_lost(self, waited_s: float) -> None:
+        """Raise a `PeerLostError` if another stage is gone for good; the leader alone knows it."""
+
+    def check(self) -> None:
+        """Raise the reason for which nothing is to be waited for any more, if there is one."""
+        if self.failure is not None:
+            raise PeerLostError(self.failure)
+        if self.machine.is_over:
+            raise TermOverError(f"term {self.machine.term} is over")
+        if self.machine.stopped:
+            raise StageStoppedError(f"training has ended at step {self.machine.version}")
+
+
+def _pull(machine: StageMachine, *, concluded: bool = False) -> Pull:
+    return Pull(
+        generation=machine.generation,
+        at_least=machine.version,
+        wait_s=0.0,
+        term=machine.term,
+        concluded=concluded,
+    )
+
+
+class LeadingDriver(StageDriver):
+    """The stage of the leader."""
+
+    machine: LeadingStage
+
+    def __init__(
+        self,
+        machine: LeadingStage,
+        hello: Hello,
+        cluster: ClusterSpec,
+        connect: ConnectTask,
+        reporter: Reporter,
+        patience_s: float,
+        away: Callable[[TaskId], bool],
+    ) -> None:
+        """Lead; `away` says whether a task has no lease."""
+        super().__init__(machine, hello, cluster, connect, reporter, patience_s)
+        self._away = away
+
+    def look_for_lost(self, waited_s: float) -> None:
+        gone = [task for task in self.machine.tasks[1:] if self._away(task)]
+        if gone and waited_s >= self.patience_s:
+            raise PeerLostError(
+                f"{', '.join(map(str, gone))} did not come back within {self.patience_s:g} s (wait.server_s)"
+            )
+
+    def gather(self, generation: int, plan_hash: str, term: int, within_s: float, *, voids: bool) -> None:
+        """Wait until all other stages have asked to enter.
+
+        Args:
+            term: the one that will begin.
+            voids: whether stages may hold an earlier one, which is over.
+
+        Raises:
+            PeerLostError: one does not come within the time.
+        """
+        machine = self.machine
+        with self.cond:
+            self.carry_out(machine.expect(generation, plan_hash))
+            self.carry_out(machine.void_others())
+        begun_s = self._clock.now()
+        while missing := [stage for stage in machine.others if stage not in machine.entered]:
+            if self.failure is not None:
+                raise PeerLostError(self.failure)
+            names = ", ".join(str(machine.tasks[stage]) for stage in missing)
+            if self._clock.now() - begun_s >= within_s:
+                raise PeerLostError(f"{names} did not enter the pipeline within {within_s:g} s")
+            self._reporter.waiting(names)
+            for stage in missing if voids else ():
+                if stage not in machine.entered:
+                    self._void(stage, term - 1)
+            with self.cond:
+                self.cond.wait_for(lambda: all(each in machine.entered for each in machine.others), LOOK_S)
+        self._reporter.waiting(None)
+
+    def _void(self, stage: int, term: int) -> None:
+        """Tell one stage, if it can be reached, that no term up to this one counts."""
+        task = self.machine.tasks[stage]
+        peer = Peer(str(task), partial(self._connect, task), patience_s=VOID_S, clock=self._clock)
+        with contextlib.suppress(PeerError):
+            peer.ask(VoidTerm(term=term), self._clock.now() + VOID_S)
+        peer.close()
+
+    def give(self, term: int, shares: Sequence[TermShare]) -> None:
+        with self.cond:
+            self.carry_out(self.machine.give(term, shares))
+
+    def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
+        machine = self.machine
+        verdict, sums, answers = self.wait(lambda: machine.decide(message), self.stages - 1)
+        with self.cond:
+            self.carry_out(answers)
+        return verdict, sums
+
+    def order(self, control: Control, values: Sequence[Blocks]) -> None:
+        """Have every other stage obey; raise as `take`."""
+        for stage in self.machine.others:
+            self._ask(("order", stage), control, values[stage] if values else ())
+        for stage in self.machine.others:
+            self._answer(("order", stage), Controlled)
+
+    def values_of(self, stage: int) -> Blocks:
+        """Return the variables of another stage at this stage's version, flat; raise as `take`."""
+        self._ask(("order", stage), _pull(self.machine))
+        return [np.array(block) for block in self._answer(("order", stage), Values).blocks]
+
+    def conclude(self, rows: dict[int, Row], values: Callable[[], Blocks]) -> None:
+        """Wait until all stages have made the last step, and end the call of `fit` there; raise as `take`."""
+        machine = self.machine
+        given = values()
+        machine.concluded = machine.generation
+        self.wait(lambda: machine.all_ended or None, self.stages - 1)
+        with self.cond:
+            self.carry_out(machine.conclude(rows, given))
+
+    # In the thread that saves
+
+    def snapshot(self, version: int) -> list[SnapshotReply]:
+        """Have every other stage remember what it holds at a version; return their answers."""
+        others = self.machine.others
+        for stage in others:
+            self._ask(("save", stage), Snapshot(at_least=version, wait_s=0.0, term=self.machine.term))
+        answers = [self._answer(("save", stage), SnapshotReply).message for stage in others]
+        return [each for each in answers if isinstance(each, SnapshotReply)]
+
+    def snapshot_rows(self, stage: int, question: SnapshotRows) -> Array:
+        self._ask(("save", stage), question)
+        return np.array(self._answer(("save", stage), Rows).blocks[0])

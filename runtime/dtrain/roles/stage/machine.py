@@ -1,0 +1,353 @@
+"""The machines of a stage and of the stage that leads: (message) -> actions. No socket, no thread, no clock.
+
+Rule *Stage terms* (docs/design/pipelines.md#when-a-stage-dies):
+
+1. A term begins in all stages from one version. A stage that asks to enter while its term goes on has lost
+   its variables: then the term is over.
+2. Nothing that says another term counts. What comes of a later term waits for it.
+3. An array counts once: what comes again is acknowledged and dropped.
+4. A batch is applied by every stage or by none: the leader decides when all have voted, and remembers its
+   last verdict for a stage that has not heard it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from dtrain.cluster import TaskId
+from dtrain.control.interface import Caller, Send
+from dtrain.errors import DtrainError
+from dtrain.messages import (
+    Acknowledged,
+    AnyMessage,
+    Conclude,
+    Control,
+    Controlled,
+    EnterPipeline,
+    NotReady,
+    Over,
+    PipelineTerm,
+    Pull,
+    Refusal,
+    Row,
+    Rows,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRows,
+    StageTensor,
+    StageVerdict,
+    StageVote,
+    Sums,
+    Values,
+    VoidTerm,
+)
+from dtrain.state.fit_state import FitState
+from dtrain.types import Array, Blocks
+
+
+class Place(NamedTuple):
+    """The place of an array in a term."""
+
+    term: int
+    batch: int
+    back: bool
+    microbatch: int
+
+
+@dataclass(frozen=True)
+class HeldStage:
+    """The uses that others make of a stage's variables, in whose midst nothing else changes them."""
+
+    values: Callable[[], Blocks]
+    mark: Callable[[], SnapshotReply]
+    rows: Callable[[SnapshotRows], Array]
+    obey: Callable[[Control, Blocks], None]
+
+
+class Question(NamedTuple):
+    """A message that is answered when this stage has reached a version."""
+
+    caller: Caller
+    message: Pull | Snapshot | Control
+    blocks: Blocks
+
+    @property
+    def version(self) -> int:
+        return self.message.version if isinstance(self.message, Control) else self.message.at_least
+
+
+@dataclass
+class StageMachine:
+    """One stage, as others see it.
+
+    Attributes:
+        tasks: of all stages, in their order.
+        voided: no term up to this one counts any more.
+        held: None before the first term.
+        stopped: whether the leader has ended training at this version.
+        arrived: what neighbours have sent, and is not taken yet.
+    """
+
+    stage: int
+    tasks: Sequence[TaskId]
+    generation: int = 0
+    term: int = 0
+    voided: int = 0
+    version: int = 0
+    held: HeldStage | None = None
+    stopped: bool = False
+    arrived: dict[Place, Sequence[Array]] = field(default_factory=dict)
+    _taken: set[Place] = field(default_factory=set)
+    _questions: list[Question] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        return self.term <= self.voided
+
+    def begin(self, generation: int, term: int, version: int, held: HeldStage) -> list[Send]:
+        """Give up what waits for an earlier one, and answer what has waited for this one."""
+        self.generation = generation
+        self.term = term
+        self.version = version
+        self.held = held
+        self.stopped = False
+        self.arrived = {place: blocks for place, blocks in self.arrived.items() if place.term >= term}
+        self._taken.clear()
+        return self._answers()
+
+    def reached(self, version: int) -> list[Send]:
+        self.version = version
+        return self._answers()
+
+    def take(self, place: Place) -> Sequence[Array] | None:
+        """Return what has come, its array and its mask; None: it has not."""
+        found = self.arrived.pop(place, None)
+        if found is not None:
+            self._taken = {each for each in self._taken if each.batch == place.batch} | {place}
+        return found
+
+    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
+        match message:
+            case StageTensor():
+                return [Send(caller, self._arrives(sender, message, blocks))]
+            case VoidTerm():
+                self.void(message.term)
+                return [Send(caller, Acknowledged()), *self._answers()]
+            case Pull() | Snapshot() | Control():
+                copies = [np.array(block) for block in blocks] if isinstance(message, Control) else ()
+                self._questions.append(Question(caller, message, copies))
+                return self._answers()
+            case SnapshotRows() if self.held is not None:
+                try:
+                    return [Send(caller, Rows(), [self.held.rows(message)])]
+                except DtrainError as error:
+                    return [Send(caller, Refusal(reason=str(error)))]
+        reason = f"{self.tasks[self.stage]} takes no {type(message).__name__} message now"
+        return [Send(caller, Refusal(reason=reason))]
+
+    def void(self, term: int) -> None:
+        self.voided = max(self.voided, term)
+
+    def disconnected(self, caller: Caller) -> None:
+        self._questions = [each for each in self._questions if each.caller != caller]
+
+    def _arrives(self, sender: TaskId, message: StageTensor, blocks: Blocks) -> Acknowledged | Refusal:
+        place = Place(message.term, message.batch, message.back, message.microbatch)
+        neighbour = self.stage + (1 if message.back else -1)
+        sizes = [prod(message.shape), *([prod(message.mask)] if message.mask else [])]
+        if not 0 <= neighbour < len(self.tasks) or self.tasks[neighbour] != sender:
+            return Refusal(reason=f"{sender} is not the stage that sends this to {self.tasks[self.stage]}")
+        if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
+            found = [block.size for block in blocks]
+            return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
+        if place.term > self.voided and place.term >= self.term and place not in self._taken:
+            shapes = [message.shape, message.mask]
+            self.arrived[place] = [
+                np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
+            ]
+        return Acknowledged()
+
+    def _answers(self) -> list[Send]:
+        """Answer what can be answered now."""
+        waiting, self._questions = self._questions, []
+        answers: list[Send] = []
+        for each in waiting:
+            said = each.message
+            if said.term < self.term or said.term <= self.voided:
+                answers.append(Send(each.caller, NotReady(reason=f"term {said.term} is over")))
+            elif said.term > self.term or self.held is None or self.version < each.version:
+                self._questions.append(each)
+            else:
+                answers.append(self._answer(each, self.held))
+        return answers
+
+    def _answer(self, question: Question, held: HeldStage) -> Send:
+        message = question.message
+        if isinstance(message, Snapshot):
+            return Send(question.caller, held.mark())
+        if isinstance(message, Pull):
+            values = Values(generation=self.generation, version=self.version, max_steps=0, term=self.term)
+            return Send(question.caller, values, held.values())
+        try:
+            held.obey(message, question.blocks)
+            self.stopped = self.stopped or message.stop
+        except DtrainError as error:
+            return Send(question.caller, Refusal(reason=str(error)))
+        return Send(question.caller, Controlled())
+
+
+class TermShare(NamedTuple):
+    """The variables of one stage as a term begins; its blocks are as of `PipelineTerm`."""
+
+    state: FitState
+    slots: tuple[str, ...]
+    blocks: Blocks
+
+
+@dataclass
+class LeadingStage(StageMachine):
+    """The stage that leads: it also begins terms, decides batches, and ends the call of `fit`.
+
+    Attributes:
+        entered: who has asked to enter and waits for an answer, by stage.
+        lost: the stages that have lost their variables in this term.
+        votes: on the batch that is under way, by stage.
+        ended: who has made the last step and waits for the end of the call of `fit`, by stage.
+        passed: the stages that have come after the last step was saved, and have nothing to do.
+        concluded: the last call of `fit` of which the last step is saved.
+    """
+
+    plan_hash: str = ""
+    entered: dict[int, Caller] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    votes: dict[int, tuple[Caller, StageVote]] = field(default_factory=dict)
+    ended: dict[int, Caller] = field(default_factory=dict)
+    passed: set[int] = field(default_factory=set)
+    concluded: int = 0
+    _early: list[tuple[Caller, int, EnterPipeline]] = field(default_factory=list)
+    _verdict: StageVerdict | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.lost) or super().is_over
+
+    @property
+    def others(self) -> range:
+        return range(1, len(self.tasks))
+
+    def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
+        stage = self.tasks.index(sender) if sender in self.tasks else -1
+        if stage > 0 and isinstance(message, EnterPipeline):
+            return self._enter(caller, stage, message)
+        if stage > 0 and isinstance(message, StageVote):
+            return self._vote(caller, stage, message)
+        if stage > 0 and isinstance(message, Pull) and message.concluded:
+            if message.term != self.term or self.is_over:
+                return [Send(caller, NotReady(reason=f"term {message.term} is over"))]
+            self.ended[stage] = caller
+            return []
+        return super().receive(caller, sender, message, blocks)
+
+    def expect(self, generation: int, plan_hash: str) -> list[Send]:
+        """Take what stages ask from now on for this call of `fit`."""
+        self.generation = generation
+        self.plan_hash = plan_hash
+        early, self._early = self._early, []
+        return [send for each in early for send in self._enter(*each)]
+
+    def _enter(self, caller: Caller, stage: int, message: EnterPipeline) -> list[Send]:
+        if message.generation > self.generation:
+            self._early.append((caller, stage, message))
+            return []
+        if message.generation < self.generation or self.concluded == self.generation:
+            self.passed.add(stage)
+            return [Send(caller, Over(generation=self.generation))]
+        if message.plan_hash != self.plan_hash:
+            reason = (
+                f"{self.tasks[stage]} has another model than {self.tasks[0]}, or cuts it otherwise: every "
+                "task of a pipeline runs the same program"
+            )
+            return [Send(caller, Refusal(reason=reason))]
+        self.entered[stage] = caller
+        self.lost.add(stage)
+        return []
+
+    def give(self, term: int, shares: Sequence[TermShare]) -> list[Send]:
+        """Begin a term in the other stages, all of which have entered; `shares` are by stage."""
+        answers = [
+            Send(
+                caller,
+                PipelineTerm(state=shares[stage].state, term=term, slots=shares[stage].slots),
+                shares[stage].blocks,
+            )
+            for stage, caller in sorted(self.entered.items())
+        ]
+        self.term = term
+        self.entered.clear()
+        self.lost.clear()
+        self.votes.clear()
+        self.ended.clear()
+        self.passed.clear()
+        self._verdict = None
+        return answers
+
+    def _vote(self, caller: Caller, stage: int, message: StageVote) -> list[Send]:
+        if message.term != self.term or self.is_over:
+            return [Send(caller, VoidTerm(term=message.term))]
+        if self._verdict is not None and message.batch == self._verdict.batch:
+            return [Send(caller, self._verdict)]
+        self.votes[stage] = caller, message
+        return []
+
+    def decide(self, own: StageVote) -> tuple[StageVerdict, Sums | None, list[Send]] | None:
+        """Return a verdict, the sums, and the answers to the others; None: not all have voted."""
+        votes = {stage: vote for stage, (_, vote) in self.votes.items() if vote.batch == own.batch}
+        if len(votes) < len(self.others):
+            return None
+        every = [own, *(votes[stage] for stage in self.others)]
+        applied, loss = True, 0.0
+        each: StageVote
+        for each in every:
+            applied = applied and each.finite
+            loss += each.loss
+        self._verdict = StageVerdict(term=self.term, batch=own.batch, applied=applied, loss=loss)
+        last: StageVote = every[-1]
+        sums = None if last.sums is None else with_loss(last.sums, loss - last.loss)
+        answers = [Send(caller, self._verdict) for caller, _ in self.votes.values()]
+        self.votes.clear()
+        return self._verdict, sums, answers
+
+    def void_others(self) -> list[Send]:
+        """Answer what other stages wait for in a term that is over."""
+        waiting = [caller for caller, _ in self.votes.values()]
+        self.votes.clear()
+        ends, self.ended = list(self.ended.values()), {}
+        answers = [Send(caller, VoidTerm(term=self.term)) for caller in waiting]
+        return [*answers, *(Send(caller, NotReady(reason=f"term {self.term} is over")) for caller in ends)]
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self.ended.keys() | self.passed) == len(self.others)
+
+    def conclude(self, rows: dict[int, Row], values: Blocks) -> list[Send]:
+        """End the call of `fit` in the stages that have asked; `values` are those of every variable."""
+        message = Conclude(generation=self.generation, rows=rows)
+        return [Send(caller, message, values) for caller in self.ended.values()]
+
+    def disconnected(self, caller: Caller) -> None:
+        super().disconnected(caller)
+        self.entered = {stage: each for stage, each in self.entered.items() if each != caller}
+        self.ended = {stage: each for stage, each in self.ended.items() if each != caller}
+        self.votes = {stage: each for stage, each in self.votes.items() if each[0] != caller}
+        self._early = [each for each in self._early if each[0] != caller]
+
+
+def with_loss(sums: Sums, more: float) -> Sums:
+    """Return the sums of a step with so much more loss for each example."""
+    totals = np.frombuffer(sums.totals, "<f8").copy()
+    if "loss" in sums.names and len(totals) > len(sums.names):
+        totals[1 + sums.names.index("loss")] += more * totals[0]
+    return Sums(names=sums.names, totals=totals.tobytes())
