@@ -289,6 +289,7 @@ SHORTCUTS = {
     "updates": ("training", "updates"),
     "backup_workers": ("training", "backup_workers"),
     "local_steps": ("training", "local_steps"),
+    "stages": ("training", "stages"),
     "staleness_bound": ("training", "staleness_bound"),
     "start_timeout": ("wait", "start_s"),
     "grace": ("wait", "grace_s"),
@@ -397,7 +398,8 @@ def mistakes_text(lines: list[str], problems: int = 0) -> str:
 def _add_default_cluster(data: dict[str, Any], foreign: bool) -> None:
     training = data.get("training")
     strategy = training.get("strategy") if isinstance(training, dict) else None
-    default = asdict(default_cluster(strategy if isinstance(strategy, str) else ""))
+    stages = training.get("stages") if isinstance(training, dict) else None
+    default = asdict(default_cluster(strategy if isinstance(strategy, str) else "", stages))
     if foreign:
         default["evaluator"] = 0
     if isinstance(data["cluster"], dict):

@@ -16,7 +16,8 @@ Saved as `train.py`, ``python train.py`` trains in one process, and ``dtrain lau
 
 - dt.Sequential, dt.Model, dt.load_model: models, of dt.layers, dt.losses, dt.metrics and dt.optimizers.
 - dt.data: input pipelines, as tf.data. dt.callbacks: what happens beside training. dt.utils: small things.
-- dt.MirroredStrategy, dt.MultiWorkerMirroredStrategy, dt.ParameterServerStrategy, dt.distribute: who trains.
+- dt.MirroredStrategy, dt.MultiWorkerMirroredStrategy, dt.ParameterServerStrategy, dt.PipelineStrategy,
+  dt.distribute: who trains.
 - dt.tuning: what a trial of `dtrain tune` reports.
 - dt.from_torch, dt.from_function: models of PyTorch, and of functions of your own.
 - dt.errors: every exception that dtrain raises on purpose.
@@ -61,6 +62,7 @@ _PUBLIC = {
     "ParameterServerStrategy": "dtrain.strategies.choice:ParameterServerStrategy",
     "MirroredStrategy": "dtrain.strategies.constructors:MirroredStrategy",
     "MultiWorkerMirroredStrategy": "dtrain.strategies.constructors:MultiWorkerMirroredStrategy",
+    "PipelineStrategy": "dtrain.strategies.constructors:PipelineStrategy",
     "Replica": "dtrain.strategies.interface:Replica",
     "TrainingStep": "dtrain.training.steps:TrainingStep",
     "Strategy": "dtrain.strategies.interface:Strategy",

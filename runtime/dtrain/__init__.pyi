@@ -48,6 +48,7 @@ from dtrain.strategies.interface import Training as Training
 from dtrain.strategies.mirrored import MirroredThreads as _Mirrored
 from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored as _MultiWorkerMirrored
 from dtrain.strategies.parameter_server.strategy import ServersStrategy as _InACluster
+from dtrain.strategies.pipeline.strategy import StagesStrategy as _Pipeline
 from dtrain.strategies.replicas.options import CommunicationOptions as _CommunicationOptions
 from dtrain.strategies.replicas.variable import Variable as Variable
 from dtrain.training.functions import from_function as from_function
@@ -96,6 +97,16 @@ class MirroredStrategy(_Mirrored):
         self,
         devices: Sequence[str] | None = None,
         cross_device_ops: Any = None,
+        **training: Unpack[_PlainSettings],
+    ) -> None: ...
+
+class PipelineStrategy(_Pipeline):
+    def __init__(  # type: ignore[misc]
+        self,
+        stages: int | str | Sequence[str] = "auto",
+        n_microbatches: int = 8,
+        schedule: str = "1F1B",
+        cluster_resolver: Any = None,
         **training: Unpack[_PlainSettings],
     ) -> None: ...
 

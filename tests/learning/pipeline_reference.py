@@ -2,17 +2,22 @@
 
 import numpy as np
 
+from dtrain.learning.core import regularizers
 from dtrain.learning.layers.base import Call
 
 
 def reference_step(network, weights, x, y, loss, microbatches, words):
-    """The gradient of a stack of layers, new values of what is not trained, and the loss without penalties.
+    """The gradient of a stack of layers, new values of what is not trained, and the loss.
 
     `words` are those from which the chance of the step follows; a layer's adds the microbatch, its place, and 2.
     """
     steps = network.graph.steps[1:]
     block = -(-len(x) // microbatches)
-    total, lost, updates = {}, 0.0, {}
+    penalties = [
+        (regularizers.get(weight.regularizer), name) for step in steps for weight, name in step.trained
+    ]
+    total, updates = {}, {}
+    lost = sum(penalty(weights[name]) for penalty, name in penalties if penalty is not None)
     for number, start in enumerate(range(0, len(x), block)):
         part, target = x[start : start + block], y[start : start + block]
         share = np.float32(len(part) / len(x))
@@ -31,5 +36,8 @@ def reference_step(network, weights, x, y, loss, microbatches, words):
             places = {weight.name: np.zeros(weight.shape, np.float32) for weight, _ in step.trained}
             gradient = step.layer.backward(own, cache, gradient, places, call)
             for weight, name in step.trained:
+                penalty = regularizers.get(weight.regularizer)
+                if penalty is not None:
+                    penalty.add_gradient(own[weight.name], places[weight.name], float(share))
                 total[name] = total[name] + places[weight.name] if name in total else places[weight.name]
     return total, updates, lost

@@ -23,11 +23,13 @@ STRATEGIES = {
     "mirrored": {"strategy": "mirrored"},
     "central_storage": {"strategy": "central_storage"},
     "multi_worker_mirrored": {"strategy": "multi_worker_mirrored"},
+    "pipeline": {"strategy": "pipeline"},
 }
 CLUSTERS = {
     **dict.fromkeys(("async", "sync"), CLUSTER),
     **{name: {"chief": 1} for name in ("single", "mirrored", "central_storage")},
     "multi_worker_mirrored": {"chief": 1, "worker": 2},
+    "pipeline": {"chief": 1, "worker": 2},
 }
 SECTIONS = {
     "": {},
@@ -55,6 +57,10 @@ BESIDE: dict[str, dict[str, Any]] = {
     "training.merge": {"cluster": CLUSTER, "training": {"local_steps": 20}},
     "place": {"cluster": CLUSTER, "on": "ssh", "hosts": ["h1"]},
     "training.replicas": {"cluster": {"chief": 1}, "training": {"strategy": "mirrored"}},
+    **{
+        f"training.{key}": {"cluster": {"chief": 1, "worker": 2}, "training": {"strategy": "pipeline"}}
+        for key in ("stages", "schedule", "microbatches")
+    },
 }
 """What else a spec says where a key has no use without it."""
 TRIED: dict[str, tuple[Any, ...]] = {
@@ -94,6 +100,9 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "training.transport": ("auto", "grpc", "local"),
     "training.validation": ("leader", "evaluator"),
     "training.replicas": (2, 54, 55, 62, 63),
+    "training.stages": ("auto", 2, 3, ["a", "b", "c"]),
+    "training.schedule": ("gpipe", "1f1b", "pipedream"),
+    "training.microbatches": (2, 3),
     "checkpoint.every_s": (0.1, 0.09),
     "checkpoint.remote": ("s3://bucket/run",),
     "restart.worker.policy": ("never", "on_failure", "always"),
@@ -161,6 +170,9 @@ IN_STRATEGIES: dict[str, Any] = {
     "local_steps": 20,
     "outer": {"momentum": 0.0},
     "merge": "rda",
+    "stages": 3,
+    "schedule": "gpipe",
+    "microbatches": 4,
 }
 """A value of each key of `training` that is not its default, tried in every strategy."""
 

@@ -122,8 +122,8 @@ def _no_warnings() -> Iterator[None]:
 
 OPTION_GROUPS = {
     "The cluster": "--spec --index --join --set --workers --ps --evaluator",
-    "How it trains": "--strategy --updates --backup-workers --local-steps --staleness-bound --steps --top "
-    "--modes",
+    "How it trains": "--strategy --updates --backup-workers --local-steps --stages --staleness-bound "
+    "--steps --top --modes",
     "Where it runs": "--on --hosts --bind --work --code --detach",
     "Its place in line": "--queue --cores --memory",
     "Who may take part": "--secret-file --tls-ca --tls-cert --tls-key --insecure",
@@ -326,6 +326,7 @@ _OPTIONS = (
         metavar="H",
         help="ps: push once for H steps of a replica; by_speed:H: more of a fast one, fewer of a slow one.",
     ),
+    click.option("--stages", type=Count(1), metavar="N", help="pipeline: cut the model into N stages."),
     click.option("--staleness-bound", type=Count(0), metavar="N", help="async: at most N steps ahead."),
     click.option(
         "--start-timeout", type=Seconds(0), metavar="S", help="All tasks must be up by then (default: 60)."

@@ -158,6 +158,7 @@ CONSTRUCTORS = {
     "CentralStorageStrategy": "central_storage",
     "MultiWorkerMirroredStrategy": "multi_worker_mirrored",
     "ParameterServerStrategy": "parameter_server",
+    "PipelineStrategy": "pipeline",
 }
 """The strategy of the spec that each constructor of dtrain asks for."""
 

@@ -38,6 +38,7 @@ from dtrain.config.training_section import (
     InOneTask,
     MirroredSection,
     MultiWorkerMirroredSection,
+    PipelineSection,
     ServerSection,
     SingleSection,
     TrainingSection,
@@ -45,6 +46,7 @@ from dtrain.config.training_section import (
     kind_of,
     on_servers,
     replicas_problems,
+    stages_problems,
     too_many_together,
 )
 from dtrain.errors import SpecError
@@ -192,6 +194,7 @@ class RunSpec(msgspec.Struct, frozen=True):
             yield ("cluster", "ps"), text
         yield from below(("training",), too_many_together(self.training, self.replicas))
         trainers = self.cluster.count("chief") + self.cluster.count("worker")
+        yield from below(("training",), stages_problems(self.training, trainers))
         if isinstance(self.training, InOneTask) and trainers > 1:
             text = (
                 f"{strategy} trains in one task, with training.replicas threads: expected one chief or one "
@@ -232,11 +235,16 @@ EMBEDDED_DEFAULT = RunSpec(cluster=ClusterSection(chief=1, worker=2, ps=2, evalu
 """The spec of `dtrain launch PROGRAM.py` when none is given."""
 
 
-def default_cluster(strategy: str) -> ClusterSection:
-    """Return the tasks of `dtrain launch --strategy STRATEGY PROGRAM.py`, of those that are not named."""
+def default_cluster(strategy: str, stages: object = None) -> ClusterSection:
+    """Return the tasks of `dtrain launch --strategy STRATEGY PROGRAM.py`, of those that are not named.
+
+    `stages` are those of a pipeline, as they are written.
+    """
     kind = kind_of({"strategy": strategy})
-    if kind is MultiWorkerMirroredSection:
-        return replace(EMBEDDED_DEFAULT.cluster, ps=0)
+    if kind in (MultiWorkerMirroredSection, PipelineSection):
+        cluster = replace(EMBEDDED_DEFAULT.cluster, ps=0)
+        count = len(stages) if isinstance(stages, list | tuple) else stages
+        return replace(cluster, worker=max(0, count - 1)) if isinstance(count, int) else cluster
     if issubclass(kind, InOneTask):
         return replace(EMBEDDED_DEFAULT.cluster, worker=0, ps=0, evaluator=int(kind is not SingleSection))
     return EMBEDDED_DEFAULT.cluster

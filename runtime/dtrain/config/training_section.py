@@ -16,6 +16,7 @@ from dtrain.config.choices import (
     NumberFormat,
     OnStale,
     Placement,
+    Schedule,
     StaleGradients,
     TooFew,
     Transport,
@@ -29,6 +30,7 @@ REPLICAS_MAX = 500
 """The largest number of replicas for which the round machine was tried: all send to the one that leads."""
 
 
+Stages = Literal["auto"] | AtLeast1[int] | tuple[str, ...]
 LocalSteps = AtLeast1[int] | dict[Literal["by_speed"], AtLeast1[int]]
 
 
@@ -74,6 +76,9 @@ class PlainSettings(TypedDict, total=False):
     transport: Literal["auto", "grpc", "local"]
     validation: Literal["leader", "evaluator"]
     seed: AtLeast0[int]
+    stages: Stages
+    schedule: Literal["gpipe", "1f1b"]
+    microbatches: AtLeast1[int]
 
 
 class TrainingSettings(PlainSettings, total=False):
@@ -173,6 +178,30 @@ class MultiWorkerMirroredSection(SynchronousSection, frozen=True, kw_only=True, 
         return True
 
 
+class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
+    """The model is cut into stages, one for each chief and worker."""
+
+    manner: ClassVar[str] = "each chief and worker computes one stage of the model"
+    chief_trains: ClassVar[bool] = True
+    deterministic: ClassVar[bool] = False
+    replicas: ClassVar[int] = 1  # all stages together are one
+    strategy: Literal["pipeline"] = "pipeline"
+    stages: Stages = "auto"  # their number, or the layers that begin them
+    schedule: Schedule = Schedule.ONE_F_ONE_B  # the order in which a stage computes microbatches
+    microbatches: AtLeast1[int] = 8  # into which each batch is cut
+
+    @property
+    def stages_said(self) -> int | None:
+        """How many stages there are; None: as many as tasks that train."""
+        return (
+            None
+            if self.stages == "auto"
+            else self.stages
+            if isinstance(self.stages, int)
+            else len(self.stages)
+        )
+
+
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
     """N contributions make an update on parameter servers.
 
@@ -221,12 +250,14 @@ class AsyncSection(_EverySection, frozen=True, kw_only=True, tag="parameter_serv
 ServerSection = SyncSection | AsyncSection
 InOneTask = SingleSection | MirroredSection | CentralStorageSection
 """The strategies with one task that trains, and without servers."""
-ClusterTraining = ServerSection | MultiWorkerMirroredSection | MirroredSection | CentralStorageSection
+ClusterTraining = (
+    ServerSection | MultiWorkerMirroredSection | MirroredSection | CentralStorageSection | PipelineSection
+)
 """The strategies of several tasks, of which one may evaluate alone."""
-TrainingSection = InOneTask | MultiWorkerMirroredSection | ServerSection
+TrainingSection = InOneTask | MultiWorkerMirroredSection | ServerSection | PipelineSection
 KINDS: tuple[type[TrainingSection], ...] = (
     *(AsyncSection, SyncSection, SingleSection),
-    *(MirroredSection, CentralStorageSection, MultiWorkerMirroredSection),
+    *(MirroredSection, CentralStorageSection, MultiWorkerMirroredSection, PipelineSection),
 )
 _KIND_OF_STRATEGY: dict[str, type[TrainingSection]] = {kind().strategy: kind for kind in KINDS}
 DEFAULTS: dict[str, Any] = {
@@ -441,6 +472,27 @@ def replicas_problems(training: TrainingSection, replicas: int) -> Iterator[Prob
     if training.deterministic and needed is not None and needed < replicas:
         text = f"which {needed} of {replicas} replicas come first is chance: expected all of them beside it"
         yield ("deterministic",), text
+
+
+def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
+    """Yield what is wrong with the stages of a pipeline, for which so many tasks train."""
+    if not isinstance(training, PipelineSection):
+        return
+    stages = tasks if training.stages_said is None else training.stages_said
+    if training.stages == ():
+        yield ("stages",), "expected auto, a number, or names of layers, found an empty list"
+    elif stages != tasks:
+        text = (
+            f"each stage is one task: expected {tasks}, as many as chiefs and workers, found {stages}; with "
+            f"a chief, `--workers {stages - 1}` or `worker: {stages - 1}` in `cluster` makes as many tasks"
+        )
+        yield ("stages",), text
+    elif training.microbatches < stages:
+        text = (
+            f"expected at least as many as stages, {stages}, found {training.microbatches}: with fewer some "
+            "stage waits at any moment"
+        )
+        yield ("microbatches",), text
 
 
 def too_many_together(training: TrainingSection, replicas: int) -> Iterator[Problem]:

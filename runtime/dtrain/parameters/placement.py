@@ -218,6 +218,11 @@ def plan(
     return _assemble(variables, rows, chosen, servers)
 
 
+def placed_on(variables: Sequence[VariableSpec], chosen: Sequence[int], servers: int) -> Plan:
+    """Return the plan of somebody who has chosen the servers; every variable is in one piece."""
+    return _assemble(variables, [[_row_count(variable)] for variable in variables], chosen, servers)
+
+
 def least_loaded(nbytes: Sequence[int], servers: int) -> list[int]:
     loads = [0] * servers
     chosen = []

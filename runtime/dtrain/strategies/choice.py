@@ -21,6 +21,7 @@ from dtrain.config import (
     InOneTask,
     MirroredSection,
     MultiWorkerMirroredSection,
+    PipelineSection,
     PlainSettings,
     RunSpec,
     SingleSection,
@@ -284,6 +285,10 @@ def strategy_of(assignment: TaskAssignment) -> Strategy:
         from dtrain.strategies.multi_worker_mirrored.strategy import MultiWorkerMirrored
 
         return MultiWorkerMirrored(assignment, training)
+    if isinstance(training, PipelineSection):
+        from dtrain.strategies.pipeline.strategy import StagesStrategy
+
+        return StagesStrategy(assignment, training)
     from dtrain.strategies.parameter_server import strategy
 
     local_servers.serve_for(assignment)

@@ -9,7 +9,13 @@ that cluster.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dtrain.config import CentralStorageSection, MirroredSection, MultiWorkerMirroredSection, PlainSettings
+from dtrain.config import (
+    CentralStorageSection,
+    MirroredSection,
+    MultiWorkerMirroredSection,
+    PipelineSection,
+    PlainSettings,
+)
 from dtrain.config.resolution import checked_wishes
 from dtrain.errors import SpecError
 from dtrain.strategies.choice import place_of, strategy_of_process
@@ -153,6 +159,46 @@ class MultiWorkerMirroredStrategy(_Constructor):
         strategy = strategy_of_process(checked_wishes(wishes, who), who, place)
         if communication_options is not None and communication_options.timeout_seconds is not None:
             strategy.wait_at_most(communication_options.timeout_seconds)
+        return strategy
+
+
+class PipelineStrategy(_Constructor):
+    """``dt.PipelineStrategy(stages=3, n_microbatches=8, schedule="1F1B")``: the model is cut into stages, one
+    for each chief and worker of the cluster.
+
+    The cluster comes from TF_CONFIG, or from the classic flags; without one, this process trains alone.
+    Compare `torch.distributed.pipelining`.
+
+    Args:
+        stages: their number, or the names of the layers that begin them; "auto": as many as tasks train.
+        n_microbatches: into how many microbatches each batch is cut.
+        schedule: "GPipe" or "1F1B", which give the same bits.
+        cluster_resolver: as of `MultiWorkerMirroredStrategy`.
+        training: as of `MirroredStrategy`.
+
+    Raises:
+        SpecError: as of `MultiWorkerMirroredStrategy`.
+    """
+
+    def __new__(  # type: ignore[misc]
+        cls,
+        stages: int | str | Sequence[str] = "auto",
+        n_microbatches: int = 8,
+        schedule: str = "1F1B",
+        cluster_resolver: Any = None,
+        **training: Unpack[PlainSettings],
+    ) -> Strategy:
+        """Return the strategy of this process."""
+        who = cls.__name__
+        own = {
+            "strategy": PipelineSection().strategy,
+            "stages": stages if isinstance(stages, int | str) else list(stages),
+            "microbatches": n_microbatches,
+            "schedule": str(schedule).lower(),
+        }
+        wishes = checked_wishes({**training, **own}, who)
+        strategy = strategy_of_process(wishes, who, place_of(cluster_resolver, who))
+        cls.register(type(strategy))  # its module is loaded by tasks of a pipeline alone
         return strategy
 
 

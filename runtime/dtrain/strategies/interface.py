@@ -28,6 +28,7 @@ import msgspec
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.errors import ProgramError, SpecError
 from dtrain.learning.core.sparse_rows import SparseRows
+from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters.placement import Plan
 from dtrain.protocol.contributions import Outcome
@@ -67,6 +68,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         constraints: functions through which variables pass after each update, by name.
         rounds: which batches make which round, in local steps; None: replicas contribute gradients.
         updates: how many the optimizer has made before.
+        network: what computes, where a model is made of layers.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -84,6 +86,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     constraints: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
     rounds: Rounds | None = None
     updates: int = 0
+    network: Network | None = None
 
     def check_unconstrained(self) -> None:
         """Raise a `SpecError` if there are constraints, for a strategy that updates variables in parts or in
@@ -160,6 +163,7 @@ class Replica(Protocol):
             int64, ascending, each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before
             `commit`. Memory of the strategy.
+        compute: stands for `Network.loss_and_gradients` where this replica computes a stage of the model.
     """
 
     rank: int
@@ -167,6 +171,7 @@ class Replica(Protocol):
     gradients: dict[str, Array]
     rows: dict[str, SparseRows]
     updates: dict[str, Array]
+    compute: Callable[..., StepResult] | None = None
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """Contribute the gradients of the part, and wait for the next weights.

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dtrain.checkpoints import EvaluatedCheckpoint, Pace
 from dtrain.cluster import AddressBook
-from dtrain.config import CentralStorageSection, MirroredSection
+from dtrain.config import CentralStorageSection, MirroredSection, PipelineSection
 from dtrain.config.choices import Transport
 from dtrain.data.distribution.once import share_over_hosts
 from dtrain.process.assignment import TaskAssignment
@@ -131,7 +131,7 @@ def threads_strategy(
 class BesideEvaluator:
     """One of the two tasks. The one that trains hosts the control plane, and each has a lease there."""
 
-    def __init__(self, assignment: TaskAssignment, training: MirroredSection | CentralStorageSection) -> None:
+    def __init__(self, assignment: TaskAssignment, training: ThreadsSection | PipelineSection) -> None:
         """Set up the task; no connection is made before `join`.
 
         Raises:
@@ -167,10 +167,7 @@ class BesideEvaluator:
         if self._link is not None:
             return self._link
         assignment, reporter = self.task.assignment, self.task.reporter
-        if self.context.is_leader:
-            self._hosting = ControlHosting(self.task, self._training)
-            self._hosting.lead()
-            self._hosting.serve(self._hosting.control)
+        self._hosting = self._host()
         reporter.waiting(str(self._leader))
         self._link = link = HeartbeatLink(
             str(self._leader),
@@ -185,6 +182,15 @@ class BesideEvaluator:
             link.on_reply = self.task.write_down
         reporter.waiting(None)
         return link
+
+    def _host(self) -> ControlHosting | None:
+        """Serve, in the task that trains."""
+        if not self.context.is_leader:
+            return None
+        hosting = ControlHosting(self.task, self._training)
+        hosting.lead()
+        hosting.serve(hosting.control)
+        return hosting
 
     def begin(self, training: LocalTraining) -> None:
         """Notify the evaluator of a call of `fit`, which this task trains."""

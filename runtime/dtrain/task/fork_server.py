@@ -70,6 +70,7 @@ STRATEGY_IMPORTS = {
     "parameter_server_sync": "dtrain.strategies.parameter_server.strategy",
     "parameter_server_async": "dtrain.strategies.parameter_server.strategy",
     "multi_worker_mirrored": "dtrain.strategies.multi_worker_mirrored.strategy",
+    "pipeline": "dtrain.strategies.pipeline.strategy",
 }
 """By the kind of `training`, the module that its tasks need besides: a tenth of a second for each of them."""
 

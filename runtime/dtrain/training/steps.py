@@ -190,9 +190,8 @@ class TrainingStep(EvaluationStep):
         x = self.x if x is None else x
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
-        network = self._model.network
         compute = partial(
-            network.loss_and_gradients,
+            self._replica.compute or self._model.network.loss_and_gradients,
             self._weights,
             x,
             y,
@@ -213,6 +212,7 @@ class TrainingStep(EvaluationStep):
 
         Other calls may come between.
         """
+        self._check_whole("forward")
         self._pass = None  # the memory of a pass that did not go back is free
         given = self.x if x is None else x
         self._pass = self._model.network.forward(
@@ -258,6 +258,7 @@ class TrainingStep(EvaluationStep):
         Raises:
             InputError: a variable's is missing, has no variable, or has another shape.
         """
+        self._check_whole("add_gradients")
         name = self._model.name
         arrays = self._replica.gradients
         tables = {spec.name for spec in self._model.created_variables if spec.sparse and spec.trainable}
@@ -284,6 +285,14 @@ class TrainingStep(EvaluationStep):
 
         self.write_gradients(fill)
         self._add_rows(rows)
+
+    def _check_whole(self, method: str) -> None:
+        """Raise a `ProgramError` in a pipeline, of which each task has one stage of the model."""
+        if self._replica.compute is not None:
+            raise ProgramError(
+                f"{self._model.name}: train_step: {method} needs the whole model in one task, and here each "
+                "has a stage of it; expected loss_and_gradients alone, or another strategy than pipeline"
+            )
 
     def write_gradients(self, write: Callable[[dict[str, Array]], T]) -> T:
         """Add gradients that `write` writes into arrays by the variables' names; return its result.

@@ -40,6 +40,7 @@ CHOICES = {
     "mirrored": ({"strategy": "mirrored"}, {**ONE_TASK, "evaluator": 1}),
     "central_storage": ({"strategy": "central_storage"}, {**ONE_TASK, "evaluator": 1}),
     "multi_worker_mirrored": ({"strategy": "multi_worker_mirrored"}, {**TASKS, "evaluator": 1}),
+    "pipeline": ({"strategy": "pipeline"}, {**TASKS, "evaluator": 1}),
 }
 """Each class of settings: what chooses it, and a cluster that it has."""
 WHERE = {
@@ -51,6 +52,7 @@ WHERE = {
     "sync servers": {"sync"},
     "tasks": {"multi_worker_mirrored"},
     "single": {"single"},
+    "pipeline": {"pipeline"},
 }
 """What the second column of the page's table means."""
 KINDS = {
@@ -167,6 +169,32 @@ def test_replicas_are_threads_of_the_one_task_or_tasks():
     assert spec_of(ONE_TASK, strategy="mirrored").replicas == 2
     assert spec_of(ONE_TASK, strategy="central_storage", replicas=5).replicas == 5
     assert spec_of(TASKS, strategy="multi_worker_mirrored").replicas == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("stages", 2, "expected 3, as many as chiefs and workers, found 2; with a chief, `--workers 1`"),
+        ("stages", 4, "expected 3, as many as chiefs and workers, found 4"),
+        ("stages", ["dense", "dense_1"], "expected 3, as many as chiefs and workers, found 2"),
+        ("stages", [], "expected auto, a number, or names of layers, found an empty list"),
+        ("microbatches", 2, "expected at least as many as stages, 3, found 2"),
+        ("schedule", "pipedream", "expected gpipe or 1f1b"),
+        ("backup_workers", 1, "each chief and worker computes one stage of the model"),
+        ("updates", "async", "pipeline makes every step with all replicas"),
+    ],
+)
+def test_what_no_pipeline_can_be_is_refused_before_anything_starts(key, value, reason):
+    (line,) = mistakes(TASKS, strategy="pipeline", **{key: value})
+    assert line.startswith(f"training.{key}: ")
+    assert reason in line
+
+
+def test_stages_say_how_many_tasks_a_launch_without_a_spec_starts():
+    assert default_cluster("pipeline").worker == 2
+    assert default_cluster("pipeline", 4).worker == 3
+    assert default_cluster("pipeline", ["a", "b"]).worker == 1
+    assert default_cluster("pipeline", 4).ps == 0
 
 
 def test_too_few_shrinks_by_default_among_workers_that_reduce():

@@ -14,7 +14,14 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import InOneTask, MultiWorkerMirroredSection, RestartSection, RunSpec, SynchronousSection
+from dtrain.config import (
+    InOneTask,
+    MultiWorkerMirroredSection,
+    PipelineSection,
+    RestartSection,
+    RunSpec,
+    SynchronousSection,
+)
 from dtrain.config.choices import RestartPolicy, Success, TooFew
 from dtrain.runs.files import FailureRecord
 from dtrain.runs.states import ENDED, FailureKind, RunState, TaskState
@@ -79,6 +86,8 @@ def can_be_away(spec: RunSpec, leader: TaskId, task: TaskId, foreign: bool) -> b
     """Return whether the others can train while a task is away, as far as its role says."""
     if foreign or task.role is Role.EVALUATOR:
         return not foreign
+    if isinstance(spec.training, PipelineSection):
+        return False
     return task.trains if leader_changes(spec, foreign) else task.role is Role.WORKER and task != leader
 
 

@@ -92,6 +92,11 @@ class KeeperThread:
         if self._machine.failure is not None:
             raise self._machine.failure
 
+    def go_back_to(self, start: Start) -> None:
+        """Go on from `start`, which the newest checkpoint has: training has gone back to it."""
+        self._saver.state = start.state
+        self._carry_out(self._machine.restored(start.state.version, start.state.lineage.rolled_back_steps))
+
     # In the background
 
     def _go_on(self) -> None:

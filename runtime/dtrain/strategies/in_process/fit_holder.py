@@ -42,15 +42,19 @@ class FitHolder:
         guard: AbstractContextManager[object],
     ) -> None:
         """Begin at `start`, of which `store` has the variables. Within `guard` nobody else writes."""
-        self.begun = start.state
         self.plan = start.plan
+        self.go_on_from(start, store, dealer)
+        self._guard = guard
+        self._saving = threading.Lock()
+
+    def go_on_from(self, start: Start, store: Store, dealer: PartDealer) -> None:
+        """Hold what `start` has, also in the place of what training has made since."""
+        self.begun = start.state
         self.store = store
         self.dealer = dealer
         self.global_step = start.state.version
         self.weights = store.variables
         self.tally = Tally.of(start.state)
-        self._guard = guard
-        self._saving = threading.Lock()
 
     def guard_by(self, guard: AbstractContextManager[object]) -> None:
         """Let nobody else write within `guard`."""

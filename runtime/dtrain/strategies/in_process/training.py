@@ -51,14 +51,26 @@ class LocalTraining(TurnTraining):
     """
 
     replicas: Sequence[TurnReplica] = ()
+    weights: dict[str, Array]
     constraints: Mapping[str, Callable[[Array], Array]] = {}
 
     def __init__(
         self, start: Start, training: TrainingSection, reporter: Reporter | None, *, shared: bool = False
     ) -> None:
         """Begin at `start`; `shared`: replicas make every step together, as in synchronous training."""
-        self.plan = start.plan
         self._nan_policy = training.nan_policy
+        self._shared = shared
+        self.lock = threading.Lock()
+        self.reporter = reporter
+        self.activity = NO_ACTIVITY if reporter is None else reporter.activity
+        self.saver: KeeperThread | None = None
+        store, dealer = self._hold(start)
+        self.state = FitHolder(start, store, dealer, self.lock)
+        self.weights = self.state.weights  # which the model reads where the optimizer writes them
+
+    def _hold(self, start: Start) -> tuple[Store, PartDealer]:
+        """Hold the variables of a start; return them, and what deals the parts that it has left."""
+        self.plan = start.plan
         dealt = start.state.dealt
         layout = start.plan.layout(0)
         store = Store(
@@ -69,18 +81,13 @@ class LocalTraining(TurnTraining):
             start.state.max_steps,
         )
         store.fill(start.values, start.slots)
-        dealer = PartDealer.of(dealt, whole=shared and not dealt.even)
+        dealer = PartDealer.of(dealt, whole=self._shared and not dealt.even)
         self.cut = dealer.cut
-        self.lock = threading.Lock()
-        self.state = FitHolder(start, store, dealer, self.lock)
-        self.weights = self.state.weights  # which the model reads where the optimizer writes them
         self.store = store
-        self.reporter = reporter
-        self.activity = NO_ACTIVITY if reporter is None else reporter.activity
-        trace = NO_TRACE if reporter is None else reporter.trace
+        trace = NO_TRACE if self.reporter is None else self.reporter.trace
         self._make = trace.timed("apply", store.make)
         self.first_step = start.state.lineage.first_step
-        self.saver: KeeperThread | None = None
+        return store, dealer
 
     # How far it has come
 
@@ -203,7 +210,7 @@ class LocalTraining(TurnTraining):
             self.saver.save_now()
 
     @property
-    def optimizer_state(self) -> OptimizerState:
+    def optimizer_state(self) -> OptimizerState | None:
         return self.state.optimizer_state
 
     def close(self, error: BaseException | None = None) -> None:

@@ -148,7 +148,6 @@ class Fit(msgspec.Struct):
         epochs = epochs.in_rounds(rounds)
         self.compiled.optimizer.horizon = horizon  # type: ignore[misc]
         values = model.arrays
-        optimizer = optimizers.serialize(self.compiled.optimizer)
         leads = strategy.context.is_leader or strategy.context.may_lead
         description = describe_if_data(model, self.compiled) if leads else None
         folders = (
@@ -157,7 +156,7 @@ class Fit(msgspec.Struct):
         problem = Problem(
             variables=self._variables(),
             initial_values=lambda: values,
-            optimizer=optimizer,
+            optimizer=optimizers.serialize(self.compiled.optimizer),
             max_steps=epochs.max_steps,
             owner=self.owner,
             model=description,
@@ -170,6 +169,7 @@ class Fit(msgspec.Struct):
             constraints=model.network.graph.constraints() if model.has_layers else {},
             rounds=rounds,
             updates=self.owner.updates,
+            network=model.network if model.has_layers else None,
         )
         if (before := _trained.get(strategy, self.owner)) is not self.owner and before.training is None:
             before.state = before.state_in(strategy)
@@ -256,12 +256,13 @@ class Fit(msgspec.Struct):
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
         model = self.model
         context = self.strategy.context
+        whole = model.has_layers and all(replica.compute is None for replica in training.replicas)
         return TrainingLoop(
             training,
             epochs,
             make_step=self._make_step(training),
             train_step=context.trace.timed("compute", self.train_step),
-            explain=lambda step: why_not_finite(model.network if model.has_layers else None, step),
+            explain=lambda step: why_not_finite(model.network if whole else None, step),
             make_totals=partial(Totals, self.compiled),
             lead=partial(self._lead, training, epochs),
             weighs_examples=context.weighs_examples,

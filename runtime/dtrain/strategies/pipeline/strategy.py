@@ -1,0 +1,208 @@
+"""The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.cluster import TaskId
+from dtrain.config import PipelineSection
+from dtrain.control.machine import TAKEN
+from dtrain.errors import SpecError
+from dtrain.learning import optimizers
+from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.stages import StageNetwork, StageRange, cut_before, cut_evenly
+from dtrain.parameters import placement
+from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.membership import MemberState
+from dtrain.roles.chief.start import Start, restored
+from dtrain.roles.stage.driver import LeadingDriver, StageDriver
+from dtrain.roles.stage.machine import LeadingStage, StageMachine
+from dtrain.runs.files import RunFiles
+from dtrain.state.batch_cut import UNCUT
+from dtrain.state.feed import UNKNOWN
+from dtrain.strategies.beginnings import Beginnings, told_of
+from dtrain.strategies.control_hosting import ControlHosting
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
+from dtrain.strategies.mirrored import BesideEvaluator
+from dtrain.strategies.passed_over import PassedOverTraining
+from dtrain.strategies.pipeline.training import LeadingTraining, StageParts, StageTraining, enter, next_term
+from dtrain.wire.service import SideBySide
+
+
+class StagePlace(BesideEvaluator):
+    """The place of one task: each one that trains serves its stage, and the leader the control plane."""
+
+    driver: StageDriver | None = None
+
+    def __init__(self, assignment: TaskAssignment, training: PipelineSection) -> None:
+        super().__init__(assignment, training)
+        own = assignment.task
+        if not own.trains:
+            return
+        tasks = assignment.cluster.replicas()
+        stage = tasks.index(own)
+        rest = (self.task.credentials.hello, assignment.cluster, self._connector.connect, self.task.reporter)
+        wait = assignment.spec.wait
+        if stage:
+            machine = StageMachine(stage, tasks)
+            self.driver = StageDriver(machine, *rest, patience_s=max(wait.server_s, wait.leader_s))
+        else:
+            leading = LeadingStage(stage, tasks)
+            self.driver = LeadingDriver(leading, *rest, patience_s=wait.server_s, away=self._is_away)
+
+    def _host(self) -> ControlHosting | None:
+        if self.driver is None:
+            return None
+        hosting = ControlHosting(self.task, self._training)
+        if self.context.is_leader:
+            hosting.lead()
+        hosting.serve(SideBySide(hosting.control, self.driver, TAKEN))
+        return hosting
+
+    def _is_away(self, task: TaskId) -> bool:
+        if self._hosting is None:
+            return False
+        return self._hosting.control.control.roster.membership.state(str(task)) is not MemberState.LIVE
+
+
+def stages_of(graph: Graph, section: PipelineSection, tasks: int) -> list[StageRange]:
+    """Cut a graph as the section says it; raise a `SpecError` if it cannot be."""
+    if isinstance(section.stages, tuple):
+        return cut_before(graph, section.stages)
+    return cut_evenly(graph, section.stages_said or tasks)
+
+
+class StagesStrategy(Strategy):
+    """One task of a pipeline."""
+
+    def __init__(self, assignment: TaskAssignment, training: PipelineSection) -> None:
+        """Set up the task; no connection is made before `open`."""
+        for path, problem in assignment.spec.program_problems():
+            raise SpecError(f"{'.'.join(map(str, path))}: {problem}")
+        self.training = training
+        self._assignment = assignment
+        self._place = StagePlace(assignment, training)
+        self._task = task = self._place.task
+        trains = assignment.task.trains
+        self.context = replace(task.context, rank=0 if trains else -1, num_replicas=1)
+        self.evaluations = task.evaluations
+        self._checkpoints = RunFiles(task.run_dir).checkpoints if task.run_dir is not None else None
+        self._calls = Beginnings(assignment.spec.checkpoint, self._checkpoints, task.reporter)
+        self._number = 0
+        self._open: LeadingTraining | None = None
+
+    def open(self, problem: Problem) -> Training:
+        self._number += 1
+        self._calls.number = self._number
+        reporter = self._task.reporter
+        driver = self._place.driver
+        assert driver is not None, "the evaluator follows"
+        parts = self._parts(problem, driver)
+        reporter.fit_begins()
+        link = self._place.join()
+        link.on_failure = driver.abort
+        if link.failure is not None:
+            raise link.failure
+        if self.is_leader:
+            if (passed := self._calls.passed_over(problem)) is not None:
+                return passed
+            training: StageTraining | None = self._lead(parts)
+        else:
+            training = enter(parts)
+        if training is None:
+            assert self._checkpoints is not None, "a task that comes late is on the leader's host"
+            return PassedOverTraining(problem, self._number, self._checkpoints, leads=False)
+        reporter.running()
+        return training
+
+    def _parts(self, problem: Problem, driver: StageDriver) -> StageParts:
+        """Cut the model.
+
+        Raises:
+            SpecError: it is no model of layers, it cannot be cut so, or needs what no stage has.
+        """
+        network = problem.network
+        if network is None:
+            raise SpecError(
+                "training.strategy: pipeline cuts a model of layers (dt.Sequential, dt.Model), found one of "
+                "functions: train it with another strategy"
+            )
+        if network.sums_over_replicas:
+            layer = next(layer for layer in network.layers if layer.sums_over_replicas)
+            raise SpecError(
+                f"{layer.label}: synchronized=True sums over all of a batch, which a pipeline computes "
+                "microbatch by microbatch: leave it out, or choose another strategy"
+            )
+        stages = driver.stages
+        if optimizers.from_config(problem.optimizer).global_clipnorm is not None and stages > 1:
+            raise SpecError(
+                "global_clipnorm needs the gradients of all stages at once, and each updates its own: use "
+                "clipnorm or clipvalue"
+            )
+        ranges = stages_of(network.graph, self.training, stages)
+        networks = [StageNetwork(network.graph, each) for each in ranges]
+        stage_of = {spec.name: stage for stage, each in enumerate(networks) for spec in each.variables}
+        variables = problem.variables
+        return StageParts(
+            number=self._number,
+            problem=problem,
+            plan=placement.placed_on(variables, [stage_of[spec.name] for spec in variables], stages),
+            plans=[
+                placement.plan([spec for spec in variables if stage_of[spec.name] == stage], servers=1)
+                for stage in range(stages)
+            ],
+            network=networks[driver.machine.stage],
+            driver=driver,
+            section=self.training,
+            reporter=self._task.reporter,
+            incarnation=lambda: self._place.join().incarnation,
+        )
+
+    def _lead(self, parts: StageParts) -> LeadingTraining:
+        """Begin a call of `fit` in all stages, and save it from now on."""
+        calls, reporter, problem = self._calls, self._task.reporter, parts.problem
+        driver, spec = parts.driver, self._assignment.spec
+        assert isinstance(driver, LeadingDriver), "stage 0 leads"
+        folder = self._checkpoints
+        assert folder is not None, "a leader has a directory"
+        within_s = self._assignment.connect_s if self._number == 1 else spec.wait.server_s
+        first = self._number == 1
+        driver.gather(self._number, parts.plan.hash, next_term(parts), within_s, voids=first)
+        asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
+        resumes = calls.resumes if self._number == 1 else False
+        start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)
+        start = start.going_on(UNCUT, problem.max_steps, sync=False)
+
+        def again() -> Start:
+            found = restored(folder, parts.plan, asked, by_server=False)
+            return found.going_on(UNCUT, problem.max_steps, sync=False)
+
+        training = LeadingTraining(parts, start, again, lambda: self._place.begin(training))
+        for text in told_of(start, resumes=resumes):
+            reporter.warn(text)
+        training.saver = calls.keeper(training.state, reporter, spec.checkpoint)
+        training.saver.begin(start, save=True)
+        self._place.begin(training)
+        self._open = training
+        return training
+
+    def optimizer_state(self, owner: object) -> OptimizerState | None:
+        """Return the state of all stages as of a checkpoint that is written now."""
+        training = self._open
+        if training is None or self._checkpoints is None or not self._calls.is_of(owner):
+            return None
+        training.save()
+        parts = training.parts
+        asked = training.state.begun.but(feed=UNKNOWN, compiled=parts.problem.optimizer)
+        return restored(self._checkpoints, parts.plan, asked).optimizer_state
+
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
+        self._number += 1
+        return self._place.follow(pace, self._number, ended)
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        self._task.evaluated(global_step, metrics)
+
+    def close(self, error: BaseException | None = None) -> None:
+        self._place.close(error)

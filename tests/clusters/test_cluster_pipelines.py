@@ -1,0 +1,111 @@
+"""`--strategy pipeline`: a model that spans tasks trains to the bit as one process does, whoever is killed."""
+
+import ast
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from clusters import staged
+from clusters.watching import report_of, saved_steps, step_of, succeeded
+from learning.pipeline_reference import reference_step
+
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.losses import MeanSquaredError
+
+STAGED = str(Path(__file__).parent / "staged.py")
+COUNTED = str(Path(__file__).parent / "counted_stages.py")
+PIPELINE = ("--strategy", "pipeline", "--no-evaluator")
+QUICKLY = tuple(word for role in ("chief", "worker") for word in ("--set", f"restart.{role}.backoff_s=0.1"))
+TASKS = ("chief:0", "worker:0", "worker:1")
+
+
+def told(launch, what, tasks=TASKS):
+    """The lines of all tasks that begin so, which are the same in all."""
+    found = {
+        task: re.findall(rf"^{what} (.*)$", launch.log(task) + launch.log(task, 1), re.MULTILINE)
+        for task in tasks
+    }
+    assert len({tuple(lines) for lines in found.values()}) == 1, found
+    assert found[tasks[0]]
+    return found[tasks[0]]
+
+
+def test_three_stages_give_the_bits_of_one_process_that_computes_the_microbatches_in_order(launcher):
+    """The judge is a loop over layers, with the rule of plain SGD; the last batch and its last microbatch are smaller."""
+    saved = launcher.folder / "weights.npz"
+    words = ("--stages", "3", *PIPELINE, "--set", "training.microbatches=4", STAGED, "--save", str(saved))
+    succeeded(launch := launcher.start(*words))
+    network = Network(staged.layers_of())
+    weights = dict(network.initial_values(0))
+    x, y = staged.data_of()
+    batches, step = -(-staged.ROWS // staged.BATCH), 0
+    losses = []
+    for _ in range(staged.EPOCHS):
+        lost = 0.0
+        for start in range(0, staged.ROWS, staged.BATCH):
+            part, target = x[start : start + staged.BATCH], y[start : start + staged.BATCH]
+            words = (0, step, 0, 0, 1)
+            gradients, updates, loss = reference_step(
+                network, weights, part, target, MeanSquaredError(), 4, words
+            )
+            lost += loss * len(part) / staged.ROWS
+            for name, gradient in gradients.items():
+                weights[name] = weights[name] - np.float32(staged.RATE) * gradient
+            weights |= updates
+            step += 1
+        losses.append(lost)
+    with np.load(saved) as found:
+        assert found.keys() == weights.keys()
+        assert all(np.array_equal(found[name], weights[name]) for name in weights)
+    [history] = map(json.loads, told(launch, "history"))
+    assert history["loss"] == pytest.approx(losses, rel=1e-6)
+    assert report_of(launch.run_dir)["global_step"] == staged.EPOCHS * batches
+
+
+def test_callbacks_several_fits_evaluate_and_checkpoints_do_as_in_one_stage(launcher):
+    """One of two stages, named by their layers, and `gpipe`: the History, the weights and `evaluate` are the same."""
+    words = (STAGED, "--optimizer", "adam", "--fits", "2", "--assign_at", "4", "--stop_at", "8")
+    named = ("--set", "training.stages=[dense, dense_1]", "--set", "training.schedule=gpipe")
+    one = launcher.start("--stages", "1", *PIPELINE, *words)
+    two = launcher.start(*named, "--set", "cluster.worker=1", *PIPELINE, *words)
+    for launch in (one, two):
+        succeeded(launch)
+    for what in ("history", "weights", "evaluated"):
+        assert told(two, what, TASKS[:2]) == told(one, what, TASKS[:1])
+    assert saved_steps(two.run_dir) == saved_steps(one.run_dir)
+
+
+def test_a_run_goes_on_with_another_number_of_stages(launcher):
+    """A checkpoint is one cut through all stages, and has every variable and slot."""
+    words = (STAGED, "--optimizer", "adam")
+    whole = launcher.start("--stages", "1", *PIPELINE, *words)
+    place, run_dir = ("--run-dir", "run"), launcher.folder / "run"
+    begun = launcher.start("--stages", "3", *PIPELINE, *place, *words, "--epochs", "1", run_dir=run_dir)
+    for launch in (whole, begun):
+        succeeded(launch)
+    two = ("--stages", "2", "--workers", "1", *PIPELINE)
+    again = launcher.start("--resume", *two, *place, *words, run_dir=run_dir)
+    succeeded(again)
+    assert told(again, "weights", ["worker:0"])[-1:] == told(whole, "weights", ["chief:0"])
+
+
+def test_every_example_counts_once_whichever_task_is_killed(launcher):
+    """Two workers and then the leader are killed in the midst of steps; each stage counts each example by itself."""
+    launch = launcher.start(
+        *("--stages", "3", *PIPELINE, *QUICKLY, "--set", "checkpoint.every_steps=4"),
+        *(COUNTED, "--wait_for", "go", "--after", "13"),
+    )
+    for task in ("worker:1", "worker:0", "chief:0"):
+        launch.wait_for(lambda: step_of(launch, "chief:0") >= 12, "12 steps")
+        os.kill(launch.pid(task), signal.SIGKILL)
+        launch.wait_for(lambda task=task: launch.task(task)["attempt"] == 1, f"a restart of {task}")
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    for task in TASKS:
+        [line] = re.findall(rf"^counts {task} (.*)$", launch.log(task, 1), re.MULTILINE)
+        assert ast.literal_eval(line) == [[6.0]] * 3
+    assert report_of(launch.run_dir)["global_step"] == 36
