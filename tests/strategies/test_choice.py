@@ -346,7 +346,7 @@ def test_the_layout_that_was_said_wins(launched):
 
 def test_a_strategy_that_does_not_exist_is_answered_with_those_that_do(launched):
     launched()
-    assert "strategy: this version has parameter_server, single, mirrored, " in refused(strategy="pipeline")
+    assert "strategy: this version has parameter_server, single, mirrored, " in refused(strategy="magic")
 
 
 def test_a_launcher_hands_over_which_keys_were_said(launched, tmp_path):

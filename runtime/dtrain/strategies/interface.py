@@ -49,6 +49,18 @@ Weights = Mapping[str, Array]
 """Every variable by name."""
 
 
+class Computing(msgspec.Struct):
+    """The place where a strategy says that this task computes a part of the model.
+
+    Attributes:
+        network: of a model that is made of layers; else None.
+        stage: stands for `Network.loss_and_gradients`; None: each replica computes the whole model.
+    """
+
+    network: Network | None = None
+    stage: Callable[..., StepResult] | None = None
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The training of one call of `fit`, without the data.
 
@@ -68,7 +80,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
         constraints: functions through which variables pass after each update, by name.
         rounds: which batches make which round, in local steps; None: replicas contribute gradients.
         updates: how many the optimizer has made before.
-        network: what computes, where a model is made of layers.
+        computing: what computes, which `Strategy.open` may change.
     """
 
     variables: tuple[VariableSpec, ...]
@@ -86,7 +98,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     constraints: Mapping[str, Callable[[Array], Array]] = MappingProxyType({})
     rounds: Rounds | None = None
     updates: int = 0
-    network: Network | None = None
+    computing: Computing = msgspec.field(default_factory=Computing)
 
     def check_unconstrained(self) -> None:
         """Raise a `SpecError` if there are constraints, for a strategy that updates variables in parts or in
@@ -163,7 +175,6 @@ class Replica(Protocol):
             int64, ascending, each once. A variable without an entry had none of its rows read.
         updates: one array for each dense variable that is not trainable: its new value, to be written before
             `commit`. Memory of the strategy.
-        compute: stands for `Network.loss_and_gradients` where this replica computes a stage of the model.
     """
 
     rank: int
@@ -171,7 +182,6 @@ class Replica(Protocol):
     gradients: dict[str, Array]
     rows: dict[str, SparseRows]
     updates: dict[str, Array]
-    compute: Callable[..., StepResult] | None = None
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
         """Contribute the gradients of the part, and wait for the next weights.

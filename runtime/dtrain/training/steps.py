@@ -120,6 +120,7 @@ class TrainingStep(EvaluationStep):
         scale: LossScale = WHOLE,
         *,
         sums: StepSums | None = None,
+        stage: Callable[..., StepResult] | None = None,
     ) -> None:
         """Begin.
 
@@ -131,10 +132,12 @@ class TrainingStep(EvaluationStep):
             chance: the source of chance of this part.
             scale: what makes the gradients those of a whole batch.
             sums: over the replicas of the step, where layers need them.
+            stage: what computes in a task that has a part of the model.
         """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
+        self._stage = stage
         self.sums = sums
         self._scale = scale
         self._begun = False
@@ -146,6 +149,11 @@ class TrainingStep(EvaluationStep):
         """Random numbers of this part of this batch, the same in whichever replica computes it again."""
         self._chance = chance = generator_of(self._chance)
         return chance
+
+    @property
+    def sees_outputs(self) -> bool:
+        """Whether this task has computed the outputs of the model; of several stages the last one has."""
+        return self._stage is None or self.outputs is not None
 
     def _drawn_from(self) -> np.random.Generator:
         """Return `rng`, made when asked for: few models ask, and making it costs a tenth of a small step."""
@@ -191,7 +199,7 @@ class TrainingStep(EvaluationStep):
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
         compute = partial(
-            self._replica.compute or self._model.network.loss_and_gradients,
+            self._stage or self._model.network.loss_and_gradients,
             self._weights,
             x,
             y,
@@ -288,7 +296,7 @@ class TrainingStep(EvaluationStep):
 
     def _check_whole(self, method: str) -> None:
         """Raise a `ProgramError` in a pipeline, of which each task has one stage of the model."""
-        if self._replica.compute is not None:
+        if self._stage is not None:
             raise ProgramError(
                 f"{self._model.name}: train_step: {method} needs the whole model in one task, and here each "
                 "has a stage of it; expected loss_and_gradients alone, or another strategy than pipeline"

@@ -122,7 +122,7 @@ class StagesStrategy(Strategy):
         Raises:
             SpecError: it is no model of layers, it cannot be cut so, or needs what no stage has.
         """
-        network = problem.network
+        network = problem.computing.network
         if network is None:
             raise SpecError(
                 "training.strategy: pipeline cuts a model of layers (dt.Sequential, dt.Model), found one of "

@@ -133,9 +133,8 @@ class StageReplica(LocalReplica):
     def __init__(self, training: "StageTraining") -> None:
         super().__init__(training)
         self.weights = training.store.variables
-        self.compute = self._compute
 
-    def _compute(
+    def compute(
         self,
         weights: Mapping[str, Array],
         x: Any,
@@ -216,6 +215,7 @@ class StageTraining(LocalTraining):
         self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
         self.weights = StageWeights([spec.name for spec in parts.problem.variables], self._read)
         self.replicas = [StageReplica(self)]
+        parts.problem.computing.stage = self.replicas[0].compute
         self._begin(term)
 
     def _begin(self, term: int) -> None:

@@ -27,6 +27,7 @@ from dtrain.state.feed import UNKNOWN, Feed
 from dtrain.state.rounds import Rounds
 from dtrain.strategies.context import seed_of
 from dtrain.strategies.interface import (
+    Computing,
     FitStrategy,
     NoExchangeError,
     Problem,
@@ -104,6 +105,7 @@ class Fit(msgspec.Struct):
     verbose: int | str = "auto"
     alone: bool = False
     history: History = msgspec.field(default_factory=History)
+    _computing: Computing = msgspec.field(default_factory=Computing)
 
     def __post_init__(self) -> None:
         """Check that the optimizer is this model's, and that the callbacks get the numbers that they want."""
@@ -135,6 +137,7 @@ class Fit(msgspec.Struct):
                 "fit: another thread of this process is in a fit, and there is one strategy in a process; "
                 "call one after the other"
             )
+        self._computing.network = self.model.network if self.model.has_layers else None
         try:
             return self._run(batches, epochs)
         finally:
@@ -169,7 +172,7 @@ class Fit(msgspec.Struct):
             constraints=model.network.graph.constraints() if model.has_layers else {},
             rounds=rounds,
             updates=self.owner.updates,
-            network=model.network if model.has_layers else None,
+            computing=self._computing,
         )
         if (before := _trained.get(strategy, self.owner)) is not self.owner and before.training is None:
             before.state = before.state_in(strategy)
@@ -254,15 +257,14 @@ class Fit(msgspec.Struct):
         )
 
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
-        model = self.model
         context = self.strategy.context
-        whole = model.has_layers and all(replica.compute is None for replica in training.replicas)
+        whole = self._computing.stage is None
         return TrainingLoop(
             training,
             epochs,
             make_step=self._make_step(training),
             train_step=context.trace.timed("compute", self.train_step),
-            explain=lambda step: why_not_finite(model.network if whole else None, step),
+            explain=lambda step: why_not_finite(self._computing.network if whole else None, step),
             make_totals=partial(Totals, self.compiled),
             lead=partial(self._lead, training, epochs),
             weighs_examples=context.weighs_examples,
@@ -284,7 +286,8 @@ class Fit(msgspec.Struct):
             of_step = None
             if sums:
                 of_step = StepSums(partial(sum_in_step, replica), batch.size if weighs_examples else 1.0)
-            return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step)
+            stage = self._computing.stage
+            return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step, stage=stage)
 
         return make_step
 

@@ -181,8 +181,7 @@ class TrainingLoop:
             step = self.make_step(replica, each, of_batch, of_batch.batch)
             logs = self.train_step(step)
             loss = step.contribute(logs)
-            sees = replica.compute is None or step.outputs is not None  # the last stage of several
-            sums = place.totals.of_one(of_batch.batch, step, logs) if sees else None
+            sums = place.totals.of_one(of_batch.batch, step, logs) if step.sees_outputs else None
             try:
                 outcome = replica.commit(loss, of_batch.batch.size, sums, of_batch.empty)
             except NonFiniteGradientError as error:
