@@ -109,3 +109,48 @@ def test_every_example_counts_once_whichever_task_is_killed(launcher):
         [line] = re.findall(rf"^counts {task} (.*)$", launch.log(task, 1), re.MULTILINE)
         assert ast.literal_eval(line) == [[6.0]] * 3
     assert report_of(launch.run_dir)["global_step"] == 36
+
+
+def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once_after_a_resume(launcher):
+    """Each stage serves until the leader has saved, and those that have voted on a batch hear what became of it."""
+    words = (
+        *("--stages", "3", *PIPELINE, "--set", "checkpoint.every_s=1000", "--run-dir", "run"),
+        *(COUNTED, "--wait_for", "go", "--after", "13"),
+    )
+    run_dir = launcher.folder / "run"
+    begun = launcher.start(*words, run_dir=run_dir)
+    begun.wait_for(lambda: step_of(begun, "chief:0") >= 12, "12 steps")
+    begun.send(signal.SIGINT)
+    assert begun.end() == 130
+    begun.wait_gone()
+    assert saved_steps(run_dir) == [0, step_of(begun, "chief:0")]
+    (launcher.folder / "go").touch()
+    again = launcher.start("--resume", *words, run_dir=run_dir)
+    succeeded(again)
+    for task in TASKS:
+        [line] = re.findall(rf"^counts {task} (.*)$", again.log(task, 1), re.MULTILINE)
+        assert ast.literal_eval(line) == [[6.0]] * 3
+
+
+def test_a_stage_that_fails_for_good_ends_the_run_with_its_own_error(launcher):
+    """Nobody waits for it, and what the leader cannot save is said."""
+    program = launcher.folder / "failing.py"
+    program.write_text(
+        """
+import os, numpy as np, dtrain as dt
+def rows(x, y):
+    if os.environ["DTRAIN_TASK"] == "worker:0":
+        raise ValueError("a bad row")
+    return x, y
+with dt.get_strategy().scope():
+    model = dt.Sequential([dt.layers.Dense(4, input_shape=(3,)), dt.layers.Dense(1)])
+    model.compile("sgd", "mse")
+x, y = np.ones((80, 3), np.float32), np.ones((80, 1), np.float32)
+model.fit(dt.data.Dataset.from_tensor_slices((x, y)).batch(8).map(rows), verbose=0)
+"""
+    )
+    launch = launcher.start("--stages", "2", *PIPELINE, str(program))
+    assert launch.end() == 1
+    launch.wait_gone()
+    assert "worker:0 failed" in launch.err
+    assert "ValueError: a bad row" in launch.err

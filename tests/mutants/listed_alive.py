@@ -51,7 +51,7 @@ LIVED = [
     ),
     bug(
         IN_PROCESS,
-        "LocalTraining.__init__",
+        "LocalTraining._hold",
         "dealt = start.state.dealt",
         "dealt = type(start.state.dealt)(start.state.dealt.parts)",
     ),

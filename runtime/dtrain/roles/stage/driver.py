@@ -65,7 +65,11 @@ class StageStoppedError(TermOverError):
 
 
 class StageDriver:
-    """One stage of a task, for all of its calls of `fit`. It is also the handler of the task's service."""
+    """One stage of a task, for all of its calls of `fit`. It is also the handler of the task's service.
+
+    Attributes:
+        deadline_s: when every wait ends at the latest, where this task is about to end; by its clock.
+    """
 
     answers_at_once = True
 
@@ -84,6 +88,7 @@ class StageDriver:
         self.cond = Condition()
         self.ended = clock.event()
         self.failure: str | None = None
+        self.deadline_s: float | None = None
         self._hello = hello
         self._cluster = cluster
         self._connect = connect
@@ -224,6 +229,17 @@ class StageDriver:
         self._ask(("vote", 0), _pull(machine, concluded=True))
         return self._answer(("vote", 0), Conclude)
 
+    def leaves(self, within_s: float) -> None:
+        """End every wait from now on within a time: this task has been told to end."""
+        self.deadline_s = self._clock.now() + within_s
+
+    def linger(self) -> None:
+        """Serve until the leader needs this stage no more, or is gone."""
+        peer = self._new_peer(0, LOOK_S)
+        with contextlib.suppress(DtrainError):
+            peer.ask(_pull(self.machine, concluded=True), self.deadline_s or self._clock.now())
+        peer.close()
+
     # Questions, and the waits for them
 
     def _ask(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
@@ -234,7 +250,7 @@ class StageDriver:
             if place not in self._peers:
                 self._peers[place] = self._new_peer(place[1])
         with self._within_term():
-            self._peers[place].send(message, blocks)
+            self._peers[place].send(message, blocks, deadline=self.deadline_s)
 
     def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
@@ -244,7 +260,7 @@ class StageDriver:
 
     def _received(self, peer: Peer, *kinds: type[AnyMessage]) -> Frame:
         self._reporter.waiting(peer.name)
-        frame = peer.receive()
+        frame = peer.receive(deadline=self.deadline_s)
         self._reporter.waiting(None)
         if isinstance(frame.message, kinds):
             return frame
@@ -255,10 +271,9 @@ class StageDriver:
         said = frame.message
         raise PeerRefusedError(said.reason if isinstance(said, Refusal) else f"found {type(said).__name__}")
 
-    def _new_peer(self, stage: int) -> Peer:
-        task = self.machine.tasks[stage]
-        connect = partial(self._connect, task)
-        return Peer(str(task), connect, patience_s=self.patience_s, clock=self._clock)
+    def _new_peer(self, stage: int, patience_s: float | None = None) -> Peer:
+        task, patience_s = self.machine.tasks[stage], patience_s or self.patience_s
+        return Peer(str(task), partial(self._connect, task), patience_s=patience_s, clock=self._clock)
 
     @contextlib.contextmanager
     def _within_term(self) -> Iterator[None]:
@@ -367,8 +382,7 @@ class LeadingDriver(StageDriver):
 
     def _void(self, stage: int, term: int) -> None:
         """Tell one stage, if it can be reached, that no term up to this one counts."""
-        task = self.machine.tasks[stage]
-        peer = Peer(str(task), partial(self._connect, task), patience_s=VOID_S, clock=self._clock)
+        peer = self._new_peer(stage, VOID_S)
         with contextlib.suppress(PeerError):
             peer.ask(VoidTerm(term=term), self._clock.now() + VOID_S)
         peer.close()
@@ -383,6 +397,11 @@ class LeadingDriver(StageDriver):
         with self.cond:
             self.carry_out(answers)
         return verdict, sums
+
+    def release(self) -> None:
+        """Answer what other stages wait for: nothing is needed of them any more."""
+        with self.cond:
+            self.carry_out(self.machine.void_others())
 
     def order(self, control: Control, values: Sequence[Blocks]) -> None:
         """Have every other stage obey; raise as `take`."""

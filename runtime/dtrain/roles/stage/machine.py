@@ -320,6 +320,10 @@ class LeadingStage(StageMachine):
         self.votes.clear()
         return self._verdict, sums, answers
 
+    def verdict_on(self, batch: int) -> StageVerdict | None:
+        """Return what was decided last, if it was this batch."""
+        return self._verdict if self._verdict is not None and self._verdict.batch == batch else None
+
     def void_others(self) -> list[Send]:
         """Answer what other stages wait for in a term that is over."""
         waiting = [caller for caller, _ in self.votes.values()]

@@ -29,6 +29,11 @@ from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.pipeline.training import LeadingTraining, StageParts, StageTraining, enter, next_term
 from dtrain.wire.service import SideBySide
 
+LEAVE_SHARE = 0.45
+"""The share of its grace in which a task that is told to end lets the leader save, which a launcher tells
+after 0.3 of it.
+"""
+
 
 class StagePlace(BesideEvaluator):
     """The place of one task: each one that trains serves its stage, and the leader the control plane."""
@@ -156,6 +161,7 @@ class StagesStrategy(Strategy):
             driver=driver,
             section=self.training,
             reporter=self._task.reporter,
+            leave_s=LEAVE_SHARE * self._assignment.spec.wait.grace(launched=self._assignment.launched),
             incarnation=lambda: self._place.join().incarnation,
         )
 

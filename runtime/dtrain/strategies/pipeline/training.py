@@ -4,6 +4,7 @@ Every stage runs the same loop over the same batches. What differs is that each 
 that the leader alone runs callbacks, saves, and decides.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dtrain.config import PipelineSection
-from dtrain.errors import CheckpointError, PeerLostError
+from dtrain.errors import CheckpointError, DtrainError, PeerError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.stages import StageNetwork
 from dtrain.learning.layers.base import Chance, generator_of
@@ -54,6 +55,7 @@ class StageParts:
         number: of the call of `fit`.
         plan: of all variables; the server of each is its stage.
         plans: of each stage by itself.
+        leave_s: how long this task may take to end well when it is told to end.
     """
 
     number: int
@@ -64,6 +66,7 @@ class StageParts:
     driver: StageDriver
     section: PipelineSection
     reporter: Reporter
+    leave_s: float
     incarnation: Callable[[], int]
 
     @property
@@ -210,6 +213,7 @@ class StageTraining(LocalTraining):
         self.parts = parts
         self.boundary = StepBoundary()
         self._final: dict[str, Array] = {}
+        self._voted: tuple[StageVote, Blocks, int] | None = None
         super().__init__(parts.start_of(parts.stage, start), parts.section, parts.reporter)
         names = {spec.name for spec in parts.plans[parts.stage].variables}
         self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
@@ -232,6 +236,7 @@ class StageTraining(LocalTraining):
     def _hold_again(self, start: Start) -> None:
         """Hold other variables in the place of those that there are."""
         own = self.parts.start_of(self.parts.stage, start)
+        self._voted = None
         with self.lock:
             self.state.go_on_from(own, *self._hold(own))
         for replica in self.replicas:
@@ -261,17 +266,18 @@ class StageTraining(LocalTraining):
     def vote(self, part: int, gradient: Blocks, loss: float, sums: Sums | None, examples: int) -> Outcome:
         """Apply the gradient of a batch, if that of every stage is finite."""
         driver = self.parts.driver
+        finite = not any_non_finite(gradient)
+        own = StageVote(term=driver.machine.term, batch=part, finite=finite, loss=loss, sums=sums)
+        self._voted = own, gradient, examples
         verdict: StageVerdict
-        verdict, sums = driver.vote(
-            StageVote(
-                term=driver.machine.term,
-                batch=part,
-                finite=not any_non_finite(gradient),
-                loss=loss,
-                sums=sums,
-            )
-        )
-        outcome = APPLIED
+        verdict, sums = driver.vote(own)
+        return self._obey_verdict(verdict, sums)
+
+    def _obey_verdict(self, verdict: StageVerdict, sums: Sums | None) -> Outcome:
+        """Apply the gradient that this stage has voted on, or leave it out, as all stages do."""
+        assert self._voted is not None, "a verdict follows a vote"
+        own, gradient, examples = self._voted
+        part, outcome = own.batch, APPLIED
 
         def update() -> None:
             self.state.dealer.settle(part)
@@ -284,7 +290,8 @@ class StageTraining(LocalTraining):
             with self.lock:
                 self.state.dealer.settle(part)
             outcome = self.refuse(verdict.loss)
-        driver.reached(self.global_step)
+        self._voted = None
+        self.parts.driver.reached(self.global_step)
         return outcome
 
     def go_back(self) -> None:
@@ -329,8 +336,20 @@ class StageTraining(LocalTraining):
         return
 
     def close(self, error: BaseException | None = None) -> None:
+        """End it; where this task was told to end, the leader may still save what this stage has."""
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            self.parts.driver.leaves(self.parts.leave_s)
+            with contextlib.suppress(DtrainError):
+                self._leave()
         self.parts.reporter.bytes_moved = None
-        super().close(error)
+        if error is None:
+            self.parts.reporter.fit_ends()
+
+    def _leave(self) -> None:
+        driver = self.parts.driver
+        if self._voted is not None:
+            self._obey_verdict(*driver.vote(self._voted[0]))
+        driver.linger()
 
 
 class StagesHolder(FitHolder):
@@ -353,7 +372,7 @@ class StagesHolder(FitHolder):
             with self._training.boundary:
                 own = super().snapshot(cut, newest, last)
                 return own + self._driver.snapshot(self.global_step)
-        except (TermOverError, PeerLostError) as error:
+        except (TermOverError, PeerError) as error:
             if self.finishing:
                 return [SnapshotReply(state=self.begun.but(version=-1), slots=())]
             raise CheckpointError(f"a stage has lost its variables: {error}") from None
@@ -457,6 +476,23 @@ class LeadingTraining(StageTraining):
             lambda: [np.ascontiguousarray(self.weights[spec.name]).reshape(-1) for spec in variables],
         )
         return True
+
+    def close(self, error: BaseException | None = None) -> None:
+        super().close(error)
+        if self.saver is not None:
+            self.saver.stop()
+
+    def _leave(self) -> None:
+        """Write a last checkpoint, if all stages are there; none of them is needed any more then."""
+        verdict = None if self._voted is None else self.driver.machine.verdict_on(self._voted[0].batch)
+        if verdict is not None:
+            self._obey_verdict(verdict, None)
+        try:
+            if self.saver is not None:
+                self.saver.stop(save=True)
+        except DtrainError as failed:
+            self.parts.reporter.warn(f"no last checkpoint: {failed}")
+        self.driver.release()
 
     def order(self, order: FitOrder) -> None:
         """Carry out an order in all stages; after a loss again, if no step was lost with it."""

@@ -1,0 +1,221 @@
+"""The machines of stages: what counts, what is void, who waits for what, without a socket."""
+
+import numpy as np
+import pytest
+
+from dtrain.cluster import Role, TaskId
+from dtrain.control.interface import Send
+from dtrain.messages import (
+    Acknowledged,
+    Conclude,
+    Control,
+    Controlled,
+    EnterPipeline,
+    NotReady,
+    Over,
+    Pull,
+    Refusal,
+    Snapshot,
+    SnapshotReply,
+    StageTensor,
+    StageVerdict,
+    StageVote,
+    Sums,
+    Values,
+    VoidTerm,
+)
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare, with_loss
+from dtrain.state.fit_state import FitState
+
+TASKS = (TaskId(Role.CHIEF, 0), TaskId(Role.WORKER, 0), TaskId(Role.WORKER, 1))
+HASH = "plan"
+
+
+class Held:
+    """Variables of a stage that tell what was asked of them."""
+
+    def __init__(self):
+        self.obeyed, self.marked = [], 0
+
+    def stage(self):
+        return HeldStage(lambda: [np.ones(2, np.float32)], self.mark, lambda question: np.zeros(1), self.obey)
+
+    def mark(self):
+        self.marked += 1
+        return SnapshotReply(state=FitState(), slots=())
+
+    def obey(self, message, blocks):
+        self.obeyed.append((message.version, [block.tolist() for block in blocks]))
+
+
+def begun(stage=1, term=5, version=10):
+    machine, held = StageMachine(stage, TASKS), Held()
+    machine.begin(1, term, version, held.stage())
+    return machine, held
+
+
+def tensor(microbatch=0, *, term=5, batch=3, back=False, values=(1.0, 2.0), **changed):
+    fields = {"shape": (1, len(values)), **changed}
+    message = StageTensor(term=term, batch=batch, microbatch=microbatch, back=back, **fields)
+    return message, [np.array(values, np.float32)]
+
+
+def said(sends):
+    return [(send.caller, type(send.message)) for send in sends]
+
+
+def test_an_array_counts_once_however_often_it_comes():
+    machine, _ = begun()
+    place = Place(5, 3, False, 0)
+    for _ in range(2):
+        assert said(machine.receive("a", TASKS[0], *tensor())) == [("a", Acknowledged)]
+    [found] = machine.take(place)
+    assert found.tolist() == [[1.0, 2.0]]
+    assert said(machine.receive("a", TASKS[0], *tensor())) == [("a", Acknowledged)]
+    assert machine.take(place) is None
+
+
+def test_a_mask_comes_with_its_array():
+    machine, _ = begun()
+    message, blocks = tensor(mask=(1, 2))
+    machine.receive("a", TASKS[0], message, [*blocks, np.array([True, False])])
+    array, mask = machine.take(Place(5, 3, False, 0))
+    assert (array.shape, mask.tolist()) == ((1, 2), [[True, False]])
+
+
+@pytest.mark.parametrize(
+    ("sender", "changed", "reason"),
+    [
+        (TASKS[2], {}, "worker:1 is not the stage that sends this to worker:0"),
+        (TASKS[0], {"back": True}, "chief:0 is not the stage that sends this"),
+        (TASKS[0], {"shape": (2, 2)}, "arrays of \\[4\\] elements were announced, and have \\[2\\]"),
+        (TASKS[0], {"shape": (-1, -2)}, "elements were announced"),
+        (TASKS[0], {"mask": (1, 2)}, "arrays of \\[2, 2\\] elements were announced"),
+    ],
+)
+def test_what_no_neighbour_would_send_is_refused(sender, changed, reason):
+    machine, _ = begun()
+    [send] = machine.receive("a", sender, *tensor(**changed))
+    assert isinstance(send.message, Refusal)
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(send.message.reason)
+    assert not machine.arrived
+
+
+def test_what_comes_of_a_later_term_waits_for_it_and_of_an_earlier_one_is_dropped():
+    machine, held = begun()
+    machine.receive("a", TASKS[0], *tensor(term=4))
+    machine.receive("a", TASKS[0], *tensor(term=6, batch=9))
+    assert said(machine.receive("b", TASKS[0], VoidTerm(term=5), ())) == [("b", Acknowledged)]
+    assert machine.is_over
+    machine.begin(1, 6, 8, held.stage())
+    assert not machine.is_over
+    assert machine.take(Place(6, 9, False, 0)) is not None
+    assert not machine.arrived
+
+
+def test_orders_snapshots_and_values_wait_for_their_version():
+    machine, held = begun(version=10)
+    rule = {"class": "SGD"}
+    order = Control(generation=1, number=(5, 1), term=5, version=11, optimizer=rule, stop=True)
+    assert machine.receive("order", TASKS[0], order, [np.full(2, 7.0)]) == []
+    assert machine.receive("save", TASKS[0], Snapshot(at_least=11, wait_s=0, term=5), ()) == []
+    pull = Pull(generation=1, at_least=10, wait_s=0, term=5)
+    assert said(machine.receive("read", TASKS[0], pull, ())) == [("read", Values)]
+    assert (held.obeyed, held.marked, machine.stopped) == ([], 0, False)
+    assert said(machine.reached(11)) == [("order", Controlled), ("save", SnapshotReply)]
+    assert (held.obeyed, held.marked, machine.stopped) == ([(11, [[7.0, 7.0]])], 1, True)
+
+
+def test_questions_of_a_term_that_is_over_are_answered_so():
+    machine, _ = begun(version=10)
+    machine.receive("save", TASKS[0], Snapshot(at_least=99, wait_s=0, term=5), ())
+    sends = machine.receive("b", TASKS[0], VoidTerm(term=5), ())
+    assert said(sends) == [("b", Acknowledged), ("save", NotReady)]
+
+
+def leading():
+    machine, held = LeadingStage(0, TASKS), Held()
+    machine.expect(1, HASH)
+    for stage in (1, 2):
+        assert (
+            machine.receive(f"e{stage}", TASKS[stage], EnterPipeline(generation=1, plan_hash=HASH), ()) == []
+        )
+    shares = [TermShare(FitState(version=stage), (), ()) for stage in range(3)]
+    sends = machine.give(5, shares)
+    assert [(send.caller, send.message.state.version) for send in sends] == [("e1", 1), ("e2", 2)]
+    machine.begin(1, 5, 0, held.stage())
+    assert not machine.is_over
+    return machine
+
+
+def vote(batch=3, *, finite=True, loss=0.0, sums=None, term=5):
+    return StageVote(term=term, batch=batch, finite=finite, loss=loss, sums=sums)
+
+
+def test_a_batch_is_applied_by_all_when_all_have_voted_and_its_loss_is_the_sum_of_theirs():
+    machine = leading()
+    sums = Sums(names=("loss",), totals=np.array([4.0, 4 * 0.5]).tobytes())
+    assert machine.receive("v2", TASKS[2], vote(loss=0.5, sums=sums), ()) == []
+    assert machine.decide(vote(loss=0.25)) is None
+    assert machine.receive("v1", TASKS[1], vote(loss=0.125), ()) == []
+    verdict, told, sends = machine.decide(vote(loss=0.25))
+    assert verdict == StageVerdict(term=5, batch=3, applied=True, loss=0.875)
+    assert sorted(said(sends)) == [("v1", StageVerdict), ("v2", StageVerdict)]
+    assert np.frombuffer(told.totals).tolist() == [4.0, 4 * 0.875]
+    # One that has not heard it asks again, and hears the same.
+    assert machine.receive("v1", TASKS[1], vote(loss=0.125), ()) == [Send("v1", verdict)]
+
+
+def test_none_applies_a_batch_of_which_one_gradient_is_not_finite():
+    machine = leading()
+    machine.receive("v1", TASKS[1], vote(finite=False), ())
+    machine.receive("v2", TASKS[2], vote(), ())
+    verdict, _, _ = machine.decide(vote())
+    assert not verdict.applied
+
+
+def test_a_stage_that_asks_to_enter_a_term_that_goes_on_has_lost_its_variables():
+    machine = leading()
+    machine.receive("v2", TASKS[2], vote(), ())
+    assert machine.receive("new", TASKS[1], EnterPipeline(generation=1, plan_hash=HASH), ()) == []
+    assert machine.is_over
+    assert machine.lost == {1}
+    assert said(machine.receive("v3", TASKS[2], vote(4), ())) == [("v3", VoidTerm)]
+    assert said(machine.void_others()) == [("v2", VoidTerm)]
+
+
+def test_another_model_is_refused_and_a_call_of_fit_that_has_not_begun_waits():
+    machine = leading()
+    [send] = machine.receive("a", TASKS[1], EnterPipeline(generation=1, plan_hash="other"), ())
+    assert "another model than chief:0" in send.message.reason
+    assert machine.receive("b", TASKS[1], EnterPipeline(generation=2, plan_hash="next"), ()) == []
+    assert not machine.is_over
+    machine.expect(2, "next")
+    assert machine.entered == {1: "b"}
+
+
+def test_all_hear_the_end_once_all_have_made_the_last_step():
+    machine = leading()
+    ends = Pull(generation=1, at_least=9, wait_s=0, term=5, concluded=True)
+    assert machine.receive("a", TASKS[1], ends, ()) == []
+    assert not machine.all_ended
+    machine.concluded = 1
+    assert said(machine.receive("b", TASKS[2], EnterPipeline(generation=1, plan_hash=HASH), ())) == [
+        ("b", Over)
+    ]
+    assert machine.all_ended
+    assert said(machine.conclude({}, ())) == [("a", Conclude)]
+
+
+def test_who_leaves_waits_for_nothing_any_more():
+    machine = leading()
+    machine.receive("v1", TASKS[1], vote(), ())
+    machine.disconnected("v1")
+    machine.receive("v2", TASKS[2], vote(), ())
+    assert machine.decide(vote()) is None
+
+
+def test_a_loss_is_added_to_the_sums_of_each_example():
+    sums = Sums(names=("accuracy", "loss"), totals=np.array([2.0, 1.0, 6.0, 9.0]).tobytes())
+    assert np.frombuffer(with_loss(sums, 0.5).totals).tolist() == [2.0, 1.0, 7.0, 9.0]
