@@ -286,4 +286,20 @@ LONG = [
     bug("wire/one_host/packets.py", "PacketSocket._frame", "not check(kinds, limits)", "False"),
 ]
 
-FOUND = [*PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK, *LONG]
+STAGE = "roles/stage/machine.py"
+NUMBERS = "learning/graphs/stages.py"
+PIPELINES = [
+    bug("protocol/pipeline_schedule.py", "order", "stages - 1 - stage", "stages - 2 - stage"),
+    bug(STAGE, "StageMachine._arrives", "place not in self._taken", "True", says="an array counts twice"),
+    bug(STAGE, "StageMachine._arrives", "place.term >= self.term", "True"),
+    bug(STAGE, "StageMachine._answers", "self.version < each.version", "False"),
+    bug(STAGE, "LeadingStage._enter", "self.lost.add(stage)", says="a loss is not noticed"),
+    bug(STAGE, "LeadingStage.decide", "applied = applied and each.finite", "applied = each.finite"),
+    bug(STAGE, "LeadingStage._vote", "message.batch == self._verdict.batch", "False"),
+    bug(NUMBERS, "StageStep.forward", "{**self._weights, **self._updates}", "self._weights"),
+    bug(NUMBERS, "StageStep.judged", "gradient * np.float32(share)", "gradient"),
+    bug(NUMBERS, "StageStep._chance", "microbatch", "0", says="every microbatch draws the same"),
+    bug(NUMBERS, "obstacle", "len(crossing) > 1", "False"),
+]
+
+FOUND = [*PIPELINES, *PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK, *LONG]

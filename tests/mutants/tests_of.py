@@ -166,6 +166,9 @@ MIRRORED = {
     "strategies/multi_worker_mirrored/membership.py": ["strategies/test_absent_leader.py"],
     "strategies/multi_worker_mirrored/orders.py": ["strategies/test_order_book.py"],
     "strategies/parameter_server/local_steps.py": ["strategies/test_local_steps.py"],
+    "learning/graphs/stages.py": ["learning/test_stages.py"],
+    "protocol/pipeline_schedule.py": ["protocol/test_pipeline_schedule.py"],
+    "roles/stage/machine.py": ["roles/test_stage_machine.py"],
     "state/feed.py": ["state", "strategies/test_local_steps.py"],
     "state/rounds.py": [
         "state/test_rounds.py",

@@ -163,7 +163,7 @@ class StageMachine:
         if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
             found = [block.size for block in blocks]
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
-        if place.term > self.voided and place.term >= self.term and place not in self._taken:
+        if place.term >= self.term and place not in self._taken:
             shapes = [message.shape, message.mask]
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
