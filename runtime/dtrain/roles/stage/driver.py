@@ -41,7 +41,7 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.process.clock import LOOK_S, SYSTEM, Clock
+from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
@@ -68,7 +68,7 @@ class StageDriver:
     """One stage of a task, for all of its calls of `fit`. It is also the handler of the task's service.
 
     Attributes:
-        deadline_s: when every wait ends at the latest, where this task is about to end; by its clock.
+        deadline_s: when every wait ends at the latest, where this task is about to end.
     """
 
     answers_at_once = True
@@ -81,12 +81,12 @@ class StageDriver:
         connect: ConnectTask,
         reporter: Reporter,
         patience_s: float,
-        clock: Clock = SYSTEM,
+        away: Callable[[TaskId], bool] = lambda task: False,
     ) -> None:
-        """Make no connection yet; another stage may be away for `patience_s`."""
+        """Make no connection yet; another stage may be away for `patience_s`; `away`: it has no lease."""
         self.machine = machine
         self.cond = Condition()
-        self.ended = clock.event()
+        self.ended = SYSTEM.event()
         self.failure: str | None = None
         self.deadline_s: float | None = None
         self._hello = hello
@@ -94,7 +94,7 @@ class StageDriver:
         self._connect = connect
         self._reporter = reporter
         self.patience_s = patience_s
-        self._clock = clock
+        self._away = away
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
@@ -231,13 +231,13 @@ class StageDriver:
 
     def leaves(self, within_s: float) -> None:
         """End every wait from now on within a time: this task has been told to end."""
-        self.deadline_s = self._clock.now() + within_s
+        self.deadline_s = SYSTEM.now() + within_s
 
     def linger(self) -> None:
         """Serve until the leader needs this stage no more, or is gone."""
         peer = self._new_peer(0, LOOK_S)
         with contextlib.suppress(DtrainError):
-            peer.ask(_pull(self.machine, concluded=True), self.deadline_s or self._clock.now())
+            peer.ask(_pull(self.machine, concluded=True), self.deadline_s or SYSTEM.now())
         peer.close()
 
     # Questions, and the waits for them
@@ -273,7 +273,7 @@ class StageDriver:
 
     def _new_peer(self, stage: int, patience_s: float | None = None) -> Peer:
         task, patience_s = self.machine.tasks[stage], patience_s or self.patience_s
-        return Peer(str(task), partial(self._connect, task), patience_s=patience_s, clock=self._clock)
+        return Peer(str(task), partial(self._connect, task), patience_s=patience_s)
 
     @contextlib.contextmanager
     def _within_term(self) -> Iterator[None]:
@@ -292,11 +292,11 @@ class StageDriver:
             if (result := found()) is not None:
                 return result
             self._reporter.waiting(machine.tasks[whom])
-            begun_s = self._clock.now()
+            begun_s = SYSTEM.now()
             try:
                 while (result := found()) is None:
                     self.check()
-                    self.look_for_lost(self._clock.now() - begun_s)
+                    self.look_for_lost(SYSTEM.now() - begun_s)
                     self.cond.wait(LOOK_S)
                 return result
             finally:
@@ -330,20 +330,6 @@ class LeadingDriver(StageDriver):
 
     machine: LeadingStage
 
-    def __init__(
-        self,
-        machine: LeadingStage,
-        hello: Hello,
-        cluster: ClusterSpec,
-        connect: ConnectTask,
-        reporter: Reporter,
-        patience_s: float,
-        away: Callable[[TaskId], bool],
-    ) -> None:
-        """Lead; `away` says whether a task has no lease."""
-        super().__init__(machine, hello, cluster, connect, reporter, patience_s)
-        self._away = away
-
     def look_for_lost(self, waited_s: float) -> None:
         gone = [task for task in self.machine.tasks[1:] if self._away(task)]
         if gone and waited_s >= self.patience_s:
@@ -365,12 +351,12 @@ class LeadingDriver(StageDriver):
         with self.cond:
             self.carry_out(machine.expect(generation, plan_hash))
             self.carry_out(machine.void_others())
-        begun_s = self._clock.now()
+        begun_s = SYSTEM.now()
         while missing := [stage for stage in machine.others if stage not in machine.entered]:
             if self.failure is not None:
                 raise PeerLostError(self.failure)
             names = ", ".join(str(machine.tasks[stage]) for stage in missing)
-            if self._clock.now() - begun_s >= within_s:
+            if SYSTEM.now() - begun_s >= within_s:
                 raise PeerLostError(f"{names} did not enter the pipeline within {within_s:g} s")
             self._reporter.waiting(names)
             for stage in missing if voids else ():
@@ -384,7 +370,7 @@ class LeadingDriver(StageDriver):
         """Tell one stage, if it can be reached, that no term up to this one counts."""
         peer = self._new_peer(stage, VOID_S)
         with contextlib.suppress(PeerError):
-            peer.ask(VoidTerm(term=term), self._clock.now() + VOID_S)
+            peer.ask(VoidTerm(term=term), SYSTEM.now() + VOID_S)
         peer.close()
 
     def give(self, term: int, shares: Sequence[TermShare]) -> None:
