@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from clusters import staged
-from clusters.watching import report_of, saved_steps, step_of, succeeded
+from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
 from learning.pipeline_reference import reference_step
 
 from dtrain.learning.graphs.networks import Network
@@ -124,6 +124,8 @@ def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once
     assert begun.end() == 130
     begun.wait_gone()
     assert saved_steps(run_dir) == [0, step_of(begun, "chief:0")]
+    ended = {name: task["exit_code"] for name, task in tasks_of(report_of(run_dir)).items()}
+    assert ended == dict.fromkeys(TASKS, 143), "each task ends by itself"
     (launcher.folder / "go").touch()
     again = launcher.start("--resume", *words, run_dir=run_dir)
     succeeded(again)

@@ -385,8 +385,9 @@ class LeadingDriver(StageDriver):
         return verdict, sums
 
     def release(self) -> None:
-        """Answer what other stages wait for: nothing is needed of them any more."""
+        """Answer what other stages wait for, now and later: nothing is needed of them any more."""
         with self.cond:
+            self.machine.void(self.machine.term)
             self.carry_out(self.machine.void_others())
 
     def order(self, control: Control, values: Sequence[Blocks]) -> None:

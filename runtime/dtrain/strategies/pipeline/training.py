@@ -213,6 +213,7 @@ class StageTraining(LocalTraining):
         self.parts = parts
         self.boundary = StepBoundary()
         self._final: dict[str, Array] = {}
+        self._given_up = False
         self._voted: tuple[StageVote, Blocks, int] | None = None
         super().__init__(parts.start_of(parts.stage, start), parts.section, parts.reporter)
         names = {spec.name for spec in parts.plans[parts.stage].variables}
@@ -243,7 +244,7 @@ class StageTraining(LocalTraining):
             replica.weights = self.store.variables
 
     def _read(self, name: str) -> Array:
-        """Return a variable; those of other stages are known here when training has ended."""
+        """Return a variable; those of other stages are known here when training has ended, and else zero."""
         own = self.store.variables.get(name)
         if own is not None:
             return own
@@ -337,6 +338,7 @@ class StageTraining(LocalTraining):
 
     def close(self, error: BaseException | None = None) -> None:
         """End it; where this task was told to end, the leader may still save what this stage has."""
+        self._given_up = error is not None
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self.parts.driver.leaves(self.parts.leave_s)
             with contextlib.suppress(DtrainError):
@@ -436,9 +438,8 @@ class LeadingTraining(StageTraining):
         )
 
     def _read(self, name: str) -> Array:
-        own = self.store.variables.get(name)
-        if own is not None:
-            return own
+        if self._given_up or name in self.store.variables:
+            return super()._read(name)
         position = (self.driver.machine.term, self.global_step)
         if self._known[:2] != position or name not in self._known[2]:
             self._known = (*position, self._fetched())
