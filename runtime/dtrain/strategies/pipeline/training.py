@@ -5,8 +5,10 @@ that the leader alone runs callbacks, saves, and decides.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -42,9 +44,53 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
-from dtrain.strategies.multi_worker_mirrored.training import StepBoundary
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
+
+
+class StepBoundary:
+    """Admits other threads of this process between two steps, each at the next moment that comes.
+
+    Within ``with boundary:`` another thread, or the one that trains between two steps, finds the variables
+    at rest.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._steps = False
+        self._inside = 0
+        self._wanted = 0
+
+    def begin_step(self) -> None:
+        """Wait until every thread that waits to be admitted has come and left."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._inside and not self._wanted)
+            self._steps = True
+
+    def end_step(self) -> None:
+        with self._changed:
+            self._steps = False
+            self._changed.notify_all()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._wanted += 1
+            try:
+                self._changed.wait_for(lambda: not self._steps)
+            finally:
+                self._wanted -= 1
+                self._changed.notify_all()
+            self._inside += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True)
