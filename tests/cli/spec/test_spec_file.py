@@ -91,7 +91,7 @@ def test_rules_between_fields_are_located_too(spec):
     assert mistakes(path) == [
         "spec:1:42: cluster.ps.1: a:1 is already the address of ps:0",
         "spec:1:47: cluster.ps.2: expected host:port, found 'b'",
-        "spec:2:12: training.strategy: this version has parameter_server, single, mirrored, central_storage, multi_worker_mirrored, found 'mirrord'",
+        "spec:2:12: training.strategy: this version has parameter_server, single, mirrored, central_storage, multi_worker_mirrored, pipeline, found 'mirrord'",
         (
             "spec:2:47: training.backup_workers: has no meaning with `updates: async`: each gradient is an update by "
             "itself, as it arrives; it belongs to `updates: sync` (`--updates sync`)"
