@@ -93,7 +93,6 @@ class Exporter:
             self.written.pop(0).unlink(missing_ok=True)
 
 
-@dataclass
 class FinalExporter(Exporter):
     """Keeps the model at the end of training.
 

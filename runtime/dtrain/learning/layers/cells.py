@@ -172,7 +172,6 @@ class _Cell(Layer):
         raise NotImplementedError
 
 
-@dataclass(eq=False)
 class SimpleRNNCell(_Cell):
     """One time of `SimpleRNN`, for `RNN`.
 

@@ -120,7 +120,6 @@ class _Convolution(ActivatedLayer):
             gradients["bias"][outer] = dmatrix[size]
 
 
-@dataclass(eq=False)
 class Conv1D(_Convolution):
     """A convolution along one axis.
 
@@ -150,7 +149,6 @@ class Conv1D(_Convolution):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class Conv2D(_Convolution):
     """A convolution of images.
 
@@ -235,7 +233,6 @@ class _ConvTranspose(_Convolution):
         return dx
 
 
-@dataclass(eq=False)
 class Conv1DTranspose(_ConvTranspose):
     """The transpose of a convolution: each input place adds kernel times its value to an output window.
 
@@ -266,7 +263,6 @@ class Conv1DTranspose(_ConvTranspose):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class Conv2DTranspose(_ConvTranspose):
     """The transpose of a convolution: each input place adds kernel times its value to an output window.
 

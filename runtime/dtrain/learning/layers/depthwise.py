@@ -85,7 +85,6 @@ class _Depthwise(Layer):
         return self.windows.unpadded(dwide, shape)
 
 
-@dataclass(eq=False)
 class DepthwiseConv1D(_Depthwise):
     """Each channel of series convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``.
 
@@ -112,7 +111,6 @@ class DepthwiseConv1D(_Depthwise):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class DepthwiseConv2D(_Depthwise):
     """Each channel convolved with `depth_multiplier` filters: output ``c * depth_multiplier + m``.
 
@@ -200,7 +198,6 @@ class _Separable(Layer):
         return {"kernel": arrays["pointwise_kernel"], **bias}
 
 
-@dataclass(eq=False)
 class SeparableConv1D(_Separable):
     """A convolution of series by two smaller ones: of each channel, then of all channels of each place.
 
@@ -230,7 +227,6 @@ class SeparableConv1D(_Separable):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class SeparableConv2D(_Separable):
     """A convolution of images by two smaller ones: of each channel, then of all channels of each place.
 

@@ -74,7 +74,6 @@ class _Summing(_Merging):
         return parts
 
 
-@dataclass(eq=False)
 class Add(_Summing):
     """The sum of the inputs, element by element.
 
@@ -82,7 +81,6 @@ class Add(_Summing):
     """
 
 
-@dataclass(eq=False)
 class Subtract(_Summing):
     """The first of two inputs minus the second, element by element.
 
@@ -98,7 +96,6 @@ class Subtract(_Summing):
         return [1.0, -1.0]
 
 
-@dataclass(eq=False)
 class Average(_Summing):
     """The average of the inputs, element by element.
 
@@ -110,7 +107,6 @@ class Average(_Summing):
         return [1 / count] * count
 
 
-@dataclass(eq=False)
 class Multiply(_Merging):
     """The product of the inputs, element by element.
 
@@ -151,7 +147,6 @@ class _Extreme(_Merging):
         return [_gathered_back(dy * (winner == number), like) for number, like in enumerate(inputs)]
 
 
-@dataclass(eq=False)
 class Maximum(_Extreme):
     """The largest of the inputs, element by element.
 
@@ -162,7 +157,6 @@ class Maximum(_Extreme):
     _beats = np.greater
 
 
-@dataclass(eq=False)
 class Minimum(_Extreme):
     """The smallest of the inputs, element by element.
 

@@ -16,7 +16,6 @@ from dtrain.types import Array, Arrays, Shape
 _FUSED_EPSILON_MIN = 1.001e-5
 
 
-@dataclass(eq=False)
 class _Normalizing(Layer):
     supports_masking = True
 

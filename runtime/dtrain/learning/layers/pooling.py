@@ -87,7 +87,6 @@ class _AveragePooling(_Pooling):
         return np.asarray(sum(self.windows.places(inside)))
 
 
-@dataclass(eq=False)
 class MaxPooling1D(_MaxPooling):
     """The maximum of windows over [batch, length, channels].
 
@@ -106,7 +105,6 @@ class MaxPooling1D(_MaxPooling):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class MaxPooling2D(_MaxPooling):
     """The maximum of windows over [batch, height, width, channels].
 
@@ -125,7 +123,6 @@ class MaxPooling2D(_MaxPooling):
     RANK: ClassVar[int] = 2
 
 
-@dataclass(eq=False)
 class AveragePooling1D(_AveragePooling):
     """The average of windows over [batch, length, channels].
 
@@ -144,7 +141,6 @@ class AveragePooling1D(_AveragePooling):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class AveragePooling2D(_AveragePooling):
     """The average of windows over [batch, height, width, channels].
 
@@ -210,7 +206,6 @@ class _GlobalMaxPooling(_GlobalPooling):
         return hits
 
 
-@dataclass(eq=False)
 class GlobalAveragePooling1D(_GlobalAveragePooling):
     """The average over the length; where there is a mask, of what it leaves.
 
@@ -225,7 +220,6 @@ class GlobalAveragePooling1D(_GlobalAveragePooling):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class GlobalAveragePooling2D(_GlobalAveragePooling):
     """The average over height and width.
 
@@ -240,7 +234,6 @@ class GlobalAveragePooling2D(_GlobalAveragePooling):
     RANK: ClassVar[int] = 2
 
 
-@dataclass(eq=False)
 class GlobalMaxPooling1D(_GlobalMaxPooling):
     """The maximum over the length.
 
@@ -255,7 +248,6 @@ class GlobalMaxPooling1D(_GlobalMaxPooling):
     RANK: ClassVar[int] = 1
 
 
-@dataclass(eq=False)
 class GlobalMaxPooling2D(_GlobalMaxPooling):
     """The maximum over height and width.
 

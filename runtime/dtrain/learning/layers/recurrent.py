@@ -15,7 +15,6 @@ from dtrain.learning.layers.cells import GRUCell, LSTMCell, SimpleRNNCell, State
 from dtrain.types import Array, Arrays, Shape
 
 
-@dataclass(eq=False)
 class TakesStates(Layer):
     """A layer that is called with initial states, of the lengths `state_sizes`."""
 

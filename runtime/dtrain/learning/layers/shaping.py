@@ -29,7 +29,6 @@ class _Rearranging(Layer):
         return dy.reshape(cache)
 
 
-@dataclass(eq=False)
 class Flatten(_Rearranging):
     """All axes but the batch into one; an example without axes becomes [1].
 

@@ -9,7 +9,6 @@ from dtrain.learning.losses.loss import EPSILON, ElementMean, Gradient, Loss
 from dtrain.types import Array
 
 
-@dataclass
 class MeanSquaredError(ElementMean):
     """The squared error (p - t)², the mean over the last axis.
 
@@ -21,7 +20,6 @@ class MeanSquaredError(ElementMean):
         return error * error, lambda: 2.0 * error
 
 
-@dataclass
 class MeanAbsoluteError(ElementMean):
     """The absolute error |p - t|, the mean over the last axis.
 
@@ -33,7 +31,6 @@ class MeanAbsoluteError(ElementMean):
         return np.abs(error), lambda: np.sign(error)
 
 
-@dataclass
 class MeanAbsolutePercentageError(ElementMean):
     """The error in percent of the target, 100 · |(p - t) / t|, the mean over the last axis.
 
@@ -46,7 +43,6 @@ class MeanAbsolutePercentageError(ElementMean):
         return 100.0 * np.abs(error / size), lambda: 100.0 * np.sign(error) / size
 
 
-@dataclass
 class MeanSquaredLogarithmicError(ElementMean):
     """The squared error of logarithms, (log(1 + p) - log(1 + t))², negative numbers taken as zero; the mean
     over the last axis.
@@ -79,7 +75,6 @@ class Huber(ElementMean):
         return limited * (error - 0.5 * limited), lambda: limited
 
 
-@dataclass
 class LogCosh(ElementMean):
     """log(cosh(p - t)), the mean over the last axis: like half a square near 0, and like |p - t| far from it.
 
@@ -91,7 +86,6 @@ class LogCosh(ElementMean):
         return error + np.logaddexp(0.0, -2.0 * error) - math.log(2.0), lambda: np.tanh(error)
 
 
-@dataclass
 class Poisson(ElementMean):
     """p - t · log(p): the Poisson distribution's negative log-likelihood, without its constant.
 
@@ -103,7 +97,6 @@ class Poisson(ElementMean):
         return y_pred - y_true * np.log(kept), lambda: 1.0 - y_true / kept
 
 
-@dataclass
 class Hinge(ElementMean):
     """max(0, 1 - t · p), with targets -1 and 1 (or 0 and 1).
 
@@ -116,7 +109,6 @@ class Hinge(ElementMean):
         return margin, lambda: -sign * (margin > 0)
 
 
-@dataclass
 class SquaredHinge(ElementMean):
     """max(0, 1 - t · p)², with targets -1 and 1 (or 0 and 1).
 
@@ -129,7 +121,6 @@ class SquaredHinge(ElementMean):
         return margin * margin, lambda: -2.0 * sign * margin
 
 
-@dataclass
 class CategoricalHinge(Loss):
     """max(0, 1 + the largest of (1 - t) · p - Σ t · p) over the last axis, with one-hot targets.
 
@@ -147,7 +138,6 @@ class CategoricalHinge(Loss):
         return np.maximum(margin, 0.0), gradient
 
 
-@dataclass
 class KLDivergence(Loss):
     """Sum of t · log(t / p) over the last axis.
 

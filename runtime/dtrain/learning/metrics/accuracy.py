@@ -12,7 +12,6 @@ from dtrain.learning.metrics.metric import MeanOfExamples
 from dtrain.types import Array
 
 
-@dataclass(eq=False)
 class Accuracy(MeanOfExamples):
     """Share of predictions that equal the target."""
 
@@ -35,7 +34,6 @@ class BinaryAccuracy(MeanOfExamples):
         return agree if agree.ndim < 2 else np.mean(agree, axis=-1)
 
 
-@dataclass(eq=False)
 class CategoricalAccuracy(MeanOfExamples):
     """Share of examples whose largest prediction is at the largest target; classes along the last axis."""
 
@@ -43,7 +41,6 @@ class CategoricalAccuracy(MeanOfExamples):
         return np.asarray(same_shape(self.name, y_true, y_pred).argmax(axis=-1) == y_pred.argmax(axis=-1))
 
 
-@dataclass(eq=False)
 class SparseCategoricalAccuracy(MeanOfExamples):
     """Share of examples whose largest prediction stands at the target, a class number."""
 
@@ -79,7 +76,6 @@ class SparseTopKCategoricalAccuracy(MeanOfExamples):
         return in_top_k(class_numbers(self, y_true, y_pred), y_pred, self.k)
 
 
-@dataclass(eq=False)
 class AccuracyByShape(MeanOfExamples):
     """Keras's `metrics=["accuracy"]`: binary, sparse categorical or categorical, by the batch's shapes."""
 

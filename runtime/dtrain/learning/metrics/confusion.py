@@ -82,7 +82,6 @@ class ThresholdMetric(Confusion):
         return self.state[self.default_name]
 
 
-@dataclass(eq=False)
 class TruePositives(ThresholdMetric):
     """Weighted number of true positives.
 
@@ -91,7 +90,6 @@ class TruePositives(ThresholdMetric):
     """
 
 
-@dataclass(eq=False)
 class FalsePositives(ThresholdMetric):
     """Weighted number of false positives.
 
@@ -100,7 +98,6 @@ class FalsePositives(ThresholdMetric):
     """
 
 
-@dataclass(eq=False)
 class TrueNegatives(ThresholdMetric):
     """Weighted number of true negatives.
 
@@ -109,7 +106,6 @@ class TrueNegatives(ThresholdMetric):
     """
 
 
-@dataclass(eq=False)
 class FalseNegatives(ThresholdMetric):
     """Weighted number of false negatives.
 
@@ -142,7 +138,6 @@ class TopKMetric(ThresholdMetric):
         return y_true, y_pred
 
 
-@dataclass(eq=False)
 class Precision(TopKMetric):
     """The share of positive predictions that are right.
 
@@ -159,7 +154,6 @@ class Precision(TopKMetric):
         return precision(self.state)
 
 
-@dataclass(eq=False)
 class Recall(TopKMetric):
     """The share of positive targets that are found.
 

@@ -23,14 +23,12 @@ class LossMean(MeanOfExamples):
         return self.measured(reduction="none", **given)
 
 
-@dataclass(eq=False)
 class MeanSquaredError(LossMean):
     """The mean of (p - t)²."""
 
     measured = losses.MeanSquaredError
 
 
-@dataclass(eq=False)
 class RootMeanSquaredError(MeanSquaredError):
     """The root of the mean of (p - t)²."""
 
@@ -39,28 +37,24 @@ class RootMeanSquaredError(MeanSquaredError):
         return float(np.sqrt(divide_no_nan(self.state["total"], self.state["count"])))
 
 
-@dataclass(eq=False)
 class MeanAbsoluteError(LossMean):
     """The mean of |p - t|."""
 
     measured = losses.MeanAbsoluteError
 
 
-@dataclass(eq=False)
 class MeanAbsolutePercentageError(LossMean):
     """The mean of 100 · |(p - t) / t|."""
 
     measured = losses.MeanAbsolutePercentageError
 
 
-@dataclass(eq=False)
 class MeanSquaredLogarithmicError(LossMean):
     """The mean of (log(1 + p) - log(1 + t))²."""
 
     measured = losses.MeanSquaredLogarithmicError
 
 
-@dataclass(eq=False)
 class LogCoshError(LossMean):
     """The mean of log(cosh(p - t))."""
 
@@ -68,14 +62,12 @@ class LogCoshError(LossMean):
     measured = losses.LogCosh
 
 
-@dataclass(eq=False)
 class Poisson(LossMean):
     """The mean of p - t · log(p)."""
 
     measured = losses.Poisson
 
 
-@dataclass(eq=False)
 class KLDivergence(LossMean):
     """The mean of Σ t · log(t / p)."""
 
@@ -83,21 +75,18 @@ class KLDivergence(LossMean):
     measured = losses.KLDivergence
 
 
-@dataclass(eq=False)
 class Hinge(LossMean):
     """The mean of max(0, 1 - t · p)."""
 
     measured = losses.Hinge
 
 
-@dataclass(eq=False)
 class SquaredHinge(LossMean):
     """The mean of max(0, 1 - t · p)²."""
 
     measured = losses.SquaredHinge
 
 
-@dataclass(eq=False)
 class CategoricalHinge(LossMean):
     """The mean of max(0, 1 + the largest of (1 - t) · p - Σ t · p)."""
 
