@@ -305,11 +305,6 @@ EXPECTATIONS = [
         "cases.*.cluster_spec.error.class",
         "cases.*.num_tasks.value",
     ),
-    *of(
-        "test_tf_config::test_multi_worker_util_answers_as_tensorflows",
-        "l_tf_config.json",
-        "cases.*.multi_worker_util.*.value",
-    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""TFConfigClusterResolver and multi_worker_util answer as TensorFlow's (golden l)."""
+"""TFConfigClusterResolver answers as TensorFlow's (golden l)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,6 @@ from typing import Any
 from conformance.golden import load_json
 from row_by_row import every_row
 
-from dtrain.process import tensorflow
 from dtrain.process.tensorflow import TFClusterSpec, TFConfigClusterResolver
 
 CASES = load_json("l_tf_config.json")["cases"]
@@ -32,14 +31,6 @@ QUESTIONS: dict[str, Question] = {
     "task_indices": each_job(TFClusterSpec.task_indices),
     "job_tasks": each_job(TFClusterSpec.job_tasks),
     "master": lambda resolver: resolver.master(),
-}
-
-UTILITIES: dict[str, Question] = {
-    "is_chief": lambda r: tensorflow.is_chief(r.cluster_spec(), r.task_type, r.task_id),
-    "id_in_cluster": lambda r: tensorflow.id_in_cluster(r.cluster_spec(), r.task_type, r.task_id),
-    "collective_leader": lambda r: tensorflow.collective_leader(r.cluster_spec(), r.task_type, r.task_id),
-    "worker_count": lambda r: tensorflow.worker_count(r.cluster_spec(), r.task_type),
-    "coordination_leader": lambda r: tensorflow.coordination_leader(r.cluster_spec()),
 }
 
 
@@ -71,14 +62,6 @@ def test_the_resolver_answers_as_tensorflows(case):
         assert answer(question, resolver) == expected(case[name]), name
     for call in case.get("master_with", []):
         assert answer(lambda r, args=call["args"]: r.master(**args), resolver) == expected(call), call
-
-
-@every_row("case", CASES, ids=range(len(CASES)))
-def test_multi_worker_util_answers_as_tensorflows(case):
-    resolver = resolver_of(case)
-    assert set(case["multi_worker_util"]) <= set(UTILITIES)
-    for name, golden in case["multi_worker_util"].items():
-        assert answer(UTILITIES[name], resolver) == expected(golden), name
 
 
 def test_the_variable_is_read_from_the_environment_at_each_question(monkeypatch):

@@ -14,12 +14,11 @@ The flags of TensorFlow's first distributed programs stand with dashes or unders
 ``--flag=value``, anywhere among a program's arguments. They are only read, never taken out: the program may
 parse them too.
 
-The resolvers are for programs that call `tf.distribute.cluster_resolver.TFConfigClusterResolver` and the
-functions of `tensorflow.python.distribute.multi_worker_util`. They read TF_CONFIG as TensorFlow 2.15 does:
-lenient, checked late, with the same answers and classes of errors. Surprising behaviour that holds here as
-there: the variable is parsed anew at each question; the empty string is a JSON error; a task that the
-cluster does not have is reported only by `master()`; a cluster of one task has the master ``""``; an
-evaluator is a chief; `master` is no task type.
+The resolvers are for programs that call `tf.distribute.cluster_resolver.TFConfigClusterResolver`. They read
+TF_CONFIG as TensorFlow 2.15 does: lenient, checked late, with the same answers and classes of errors.
+Surprising behaviour that holds here as there: the variable is parsed anew at each question; the empty string
+is a JSON error; a task that the cluster does not have is reported only by `master()`; a cluster of one task
+has the master ``""``.
 """
 
 import json
@@ -323,9 +322,6 @@ def _task(flags: dict[str, str], cluster: ClusterSpec) -> TaskId:
     return task
 
 
-TASK_TYPES = ("chief", "worker", "evaluator", "ps", None)
-
-
 class TFClusterSpec:
     """`tf.train.ClusterSpec`: jobs by name, each a list of addresses or, sparse, a mapping from index.
 
@@ -477,72 +473,3 @@ class TFConfigClusterResolver:
         rpc_layer = self.rpc_layer if rpc_layer is None else rpc_layer
         address = cluster.task_address(task_type, task_id)
         return f"{rpc_layer}://{address}" if rpc_layer else address
-
-
-def is_chief(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> bool:
-    """Return whether a task leads: the chief, worker 0 where there is none, and every evaluator."""
-    _check(cluster, task_type, task_id)
-    return task_type in ("chief", "evaluator") or (
-        task_type == "worker" and task_id == 0 and "chief" not in cluster.jobs
-    )
-
-
-def id_in_cluster(cluster: TFClusterSpec, task_type: str | None, task_id: int) -> int:
-    """Return a task's number among those that train: the chief 0, then workers; an evaluator counts alone."""
-    _check(cluster, task_type, task_id)
-    if task_type == "chief":
-        return 0
-    if task_type == "worker":
-        return task_id + _count(cluster, "chief")
-    if task_type == "evaluator":
-        return task_id
-    raise ValueError(f"There is no id for task_type {task_type!r}")
-
-
-def worker_count(cluster: TFClusterSpec, task_type: str | None) -> int:
-    """Return how many tasks train, chief included; for an evaluator, how many evaluators there are."""
-    _check(cluster, task_type, 0)
-    if task_type not in ("chief", "worker", "evaluator"):
-        raise ValueError(f"Unexpected `task_type` {task_type!r}")
-    if task_type == "evaluator":
-        return len(cluster.as_dict()["evaluator"])
-    return _count(cluster, "chief") + _count(cluster, "worker")
-
-
-def collective_leader(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> str:
-    """Return the device of the leader of all-reduce; ``""`` for an evaluator and without a cluster."""
-    if not cluster.jobs:
-        return ""
-    _check(cluster, task_type, task_id)
-    return "" if task_type == "evaluator" else _first_task(cluster, "chief", "worker")
-
-
-def coordination_leader(cluster: TFClusterSpec) -> str:
-    """Return the device of the coordination service's leader: the first ps, else the chief, else worker 0."""
-    return _first_task(cluster, "ps", "chief", "worker") if cluster.jobs else ""
-
-
-def _first_task(cluster: TFClusterSpec, *jobs: str) -> str:
-    present = [job for job in jobs if job in cluster.jobs]
-    assert present, f"the cluster has none of the jobs {jobs}"  # an AssertionError there, so also here
-    return f"/job:{present[0]}/replica:0/task:0"
-
-
-def _count(cluster: TFClusterSpec, job: str) -> int:
-    return cluster.num_tasks(job) if job in cluster.jobs else 0
-
-
-def _check(cluster: TFClusterSpec, task_type: str | None, task_id: int | None) -> None:
-    """Check as multi_worker_util does, in its order; a comparison with a missing index is its TypeError."""
-    if any(job not in TASK_TYPES for job in cluster.jobs):
-        message = f"Disallowed task type found in cluster spec. Allowed types are {TASK_TYPES}"
-        raise ValueError(f"{message} and the cluster spec is {cluster.as_dict()}.")
-    if task_type not in TASK_TYPES:
-        raise ValueError(f"Unrecognized task_type: {task_type}, valid task types are: {TASK_TYPES}")
-    if task_type and task_type not in cluster.jobs and task_type != "evaluator":
-        raise ValueError(f"`task_type` {task_type!r} not found in cluster_spec.")
-    for job in ("chief", "evaluator"):
-        if _count(cluster, job) > 1:
-            raise ValueError(f"There must be at most one {job!r} job.")
-    if task_type in cluster.jobs and task_id >= _count(cluster, task_type):  # type: ignore[operator]
-        raise ValueError(f"The `task_id` {task_id} exceeds the maximum id of {task_type}.")
