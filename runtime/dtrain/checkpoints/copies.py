@@ -30,9 +30,9 @@ from dtrain.checkpoints.folder import (
 from dtrain.checkpoints.manifest import MANIFEST, Manifest
 from dtrain.checkpoints.reader import OpenCheckpoint, open_checkpoint
 from dtrain.checkpoints.writer import save
-from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError, SpecError
+from dtrain.errors import CheckpointDamagedError, CheckpointError, CopiesTakenError
 from dtrain.formats.bounded_reading import JSON_BYTES_MAX, read_whole
-from dtrain.formats.remote_files import masked
+from dtrain.formats.remote_files import driver_of, masked
 
 PREFIX = "ckpt-"
 OWNER_BYTES_MAX = 8192
@@ -57,18 +57,7 @@ class RemoteCopies:
         """
         self.url = masked(url)
         self.warning: str | None = None
-        try:
-            import fsspec  # takes a third of a second, so only where a URL is given
-
-            self._files, self._root = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            raise SpecError(
-                f"{who}: {self.url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec"
-            ) from None
-        except ValueError as error:
-            raise SpecError(
-                masked(f"{who}: {url}: {error}; expected a URL such as s3://bucket/run")
-            ) from None
+        self._files, self._root = driver_of(url, f"{who}: ", "s3://bucket/run")
 
     def claim(self, directory: Path, *, successor: bool) -> None:
         """Make the copies this directory's; an `successor`, which has no checkpoints yet, takes another's

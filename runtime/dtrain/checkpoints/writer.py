@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import disk_usage
-from types import TracebackType
 from typing import Any, BinaryIO
 
 import msgspec
@@ -104,9 +103,7 @@ class CheckpointWriter:
             self._path = path
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self._path is not None:
             try:
                 self._disk.remove(self._path)

@@ -22,19 +22,8 @@ class RemoteFiles:
         """Find the driver for `who`, without a connection; raise a `SpecError` if there is none."""
         self.url = masked(url)
         self.name = url.rpartition("/")[2]
-        try:
-            import fsspec  # takes a third of a second, so only where a URL is given
-
-            self._files, root = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            raise SpecError(
-                f"{who}: {self.url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec"
-            ) from None
-        except ValueError as error:
-            raise SpecError(
-                masked(f"{who}: {url}: {error}; expected a URL such as s3://bucket/file")
-            ) from None
-        self._root: str = root.rstrip("/")
+        self._files, root = driver_of(url, f"{who}: ")
+        self._root = root.rstrip("/")
         self._uploaded: dict[str, tuple[int, int]] = {}
 
     def exists(self, name: str = "") -> bool:
@@ -70,6 +59,30 @@ class RemoteFiles:
         except Exception as error:  # drivers raise whatever their store's library does
             said = masked(f"{type(error).__name__}: {error}")
             raise DtrainError(f"cannot {what} {self.url}: {said}") from error
+
+
+def driver_of(
+    url: str,
+    who: str = "",
+    example: str = "s3://bucket/file",
+    kind: type[DtrainError] = SpecError,
+) -> tuple[Any, str]:
+    """Return fsspec's driver for a URL, and its path there, without a connection.
+
+    Raises:
+        DtrainError: of the class `kind`, where fsspec or the driver is not installed, or the protocol is
+            unknown; its message begins with `who`, and may show an `example`.
+    """
+    try:
+        import fsspec  # takes a third of a second, so only where a URL is given
+
+        files, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        remedy = "`pip install -e '.[remote]'` in dtrain's clone brings fsspec"
+        raise kind(masked(f"{who}{url}: {error}; {remedy}")) from None
+    except ValueError as error:
+        raise kind(masked(f"{who}{url}: {error}; expected a URL such as {example}")) from None
+    return files, str(path)
 
 
 MASKED = "***"

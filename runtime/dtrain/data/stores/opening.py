@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 from dtrain.data.stores.local import FileState, OpenFile, unreadable
-from dtrain.data.stores.remote import BlockReader, RemoteFile, driver_of, shown
+from dtrain.data.stores.remote import BlockReader, RemoteFile, shown
 from dtrain.errors import InputError
 from dtrain.formats.bounded_reading import open_regular, read_regular
-from dtrain.formats.remote_files import is_url, masked
+from dtrain.formats.remote_files import driver_of, is_url, masked
 from dtrain.process.plain_text import plain
 
 OPEN_FILES_MAX = 64
@@ -83,12 +83,12 @@ def matching_urls(pattern: str) -> list[str]:
                 f"{shown(pattern)}: a web server does not list its files: name each of them, without *"
             )
         return [pattern]
-    files, root = driver_of(pattern)
+    files, root = driver_of(pattern, kind=InputError)
     return _listed(pattern, root, files.glob)
 
 
 def urls_below(folder: str) -> list[str]:
-    files, root = driver_of(folder)
+    files, root = driver_of(folder, kind=InputError)
     return _listed(folder.rstrip("/"), root.rstrip("/"), files.find)
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from dtrain.data.stores.local import FileFacts, FileState
 from dtrain.data.stores.ranges import Found, RefusedError, parts, pieces, together
 from dtrain.errors import InputError
-from dtrain.formats.remote_files import masked
+from dtrain.formats.remote_files import driver_of, masked
 from dtrain.process.plain_text import plain
 
 VERSIONS = (
@@ -35,7 +35,7 @@ class FsspecStore:
     tells_changes = False
 
     def __init__(self, url: str) -> None:
-        self._files, self._path = driver_of(url)
+        self._files, self._path = driver_of(url, kind=InputError)
 
     def find(self, timeout_s: float) -> Found:
         self._files.invalidate_cache()
@@ -65,21 +65,6 @@ class FsspecStore:
             raise RefusedError(str(error) or type(error).__name__) from error
         except Exception as error:  # drivers raise whatever their store's library does
             raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def driver_of(url: str) -> tuple[Any, str]:
-    """Return fsspec's driver for a URL, and its path there; an `InputError` says that there is none."""
-    try:
-        import fsspec  # takes a third of a second, so only where a URL is given
-
-        files, path = fsspec.core.url_to_fs(url)
-    except ImportError as error:
-        raise InputError(
-            masked(f"{url}: {error}; `pip install -e '.[remote]'` in dtrain's clone brings fsspec")
-        ) from None
-    except ValueError as error:
-        raise InputError(masked(f"{url}: {error}; expected a URL such as s3://bucket/file")) from None
-    return files, str(path)
 
 
 BLOCK_BYTES = 8 << 20
