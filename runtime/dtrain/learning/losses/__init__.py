@@ -13,9 +13,9 @@ import numpy as np
 from dtrain.learning.core.configuration import NO_OBJECTS, CustomObjects, from_data, to_data
 from dtrain.learning.functions.tensors import tensor
 from dtrain.learning.losses.crossentropy import BinaryCrossentropy as BinaryCrossentropy
+from dtrain.learning.losses.crossentropy import BinaryFocalCrossentropy as BinaryFocalCrossentropy
 from dtrain.learning.losses.crossentropy import CategoricalCrossentropy as CategoricalCrossentropy
 from dtrain.learning.losses.crossentropy import SparseCategoricalCrossentropy as SparseCategoricalCrossentropy
-from dtrain.learning.losses.focal import BinaryFocalCrossentropy as BinaryFocalCrossentropy
 from dtrain.learning.losses.loss import ElementMean as ElementMean
 from dtrain.learning.losses.loss import Loss as Loss
 from dtrain.learning.losses.loss import Reduction as Reduction
