@@ -494,6 +494,10 @@ class Layer(WithWeights, Configurable):
             if not isinstance(found, Integral) or isinstance(found, bool) or found < 1:
                 raise SpecError(f"{self.label}: {name}: expected a positive integer, found {found!r}")
 
+    def _expect_one_of(self, name: str, known: Sequence[Any]) -> None:
+        if (found := getattr(self, name)) not in known:
+            raise SpecError(f"{self.label}: {name}: expected one of {known}, found {found!r}")
+
     def _generator(self, call: Call) -> np.random.Generator:
         rng = call.rng
         if rng is None:

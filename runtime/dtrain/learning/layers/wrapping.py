@@ -42,10 +42,7 @@ class Bidirectional(TakesStates):
         self.layer = layer_of(self.layer)
         if not isinstance(self.layer, RecurrentLayer):
             raise SpecError(f"{self.label}: expected a recurrent layer, found {self.layer!r}")
-        if self.merge_mode is not None and self.merge_mode not in MERGES:
-            raise SpecError(
-                f"{self.label}: merge_mode: expected one of {[*MERGES, None]}, found {self.merge_mode!r}"
-            )
+        self._expect_one_of("merge_mode", [*MERGES, None])
         self._merge = None if self.merge_mode is None else MERGES[self.merge_mode]()
         config = self.layer.get_config()
         config["zero_output_for_mask"] = self.layer.return_sequences

@@ -32,10 +32,7 @@ class CategoryLayer(PreparingLayer):
 
     def check_encoding(self) -> None:
         """Raise a `SpecError` for an output mode that the layer does not have."""
-        if self.output_mode not in self.OUTPUT_MODES:
-            raise SpecError(
-                f"{self.label}: output_mode: expected one of {self.OUTPUT_MODES}, found {self.output_mode!r}"
-            )
+        self._expect_one_of("output_mode", self.OUTPUT_MODES)
         if self.sparse:
             raise SpecError(f"{self.label}: sparse: expected False, found True; arrays here are dense")
 

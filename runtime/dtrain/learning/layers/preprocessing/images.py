@@ -13,16 +13,7 @@ import numpy as np
 from dtrain.data.chance import element_chance
 from dtrain.errors import SpecError
 from dtrain.learning.layers.base import Call
-from dtrain.learning.layers.preprocessing.image_geometry import (
-    FILL_MODES,
-    INTERPOLATIONS,
-    METHODS,
-    projected,
-    projected_back,
-    resized,
-    resized_back,
-    window_of_aspect,
-)
+from dtrain.learning.layers.preprocessing import image_geometry as geometry
 from dtrain.learning.layers.preprocessing.numeric import OUTPUTS_MAX, PreparingLayer
 from dtrain.types import Array, Arrays, Shape
 
@@ -38,7 +29,7 @@ class Window(NamedTuple):
 def windowed_back(dy: Array, window: Window, method: str = "bilinear") -> Array:
     found = np.zeros(window.shape, np.float32)
     inner = found[:, window.rows, window.columns]
-    inner[...] = resized_back(dy, inner.shape[1], inner.shape[2], method)
+    inner[...] = geometry.resized_back(dy, inner.shape[1], inner.shape[2], method)
     return found
 
 
@@ -151,13 +142,13 @@ class SizedImageLayer(ImageLayer):
         return (self.height, self.width, super().output_shape(input_shape)[-1])
 
     def _largest_window(self, x: Array) -> Window:
-        return Window(*window_of_aspect(x.shape[1], x.shape[2], self.height, self.width), x.shape)
+        return Window(*geometry.window_of_aspect(x.shape[1], x.shape[2], self.height, self.width), x.shape)
 
     def _window_at(self, x: Array, top: int, left: int) -> Window:
         return Window(slice(top, top + self.height), slice(left, left + self.width), x.shape)
 
     def _cut(self, x: Array, window: Window, method: str = "bilinear") -> tuple[Array, Window]:
-        found = resized(x[:, window.rows, window.columns], self.height, self.width, method)
+        found = geometry.resized(x[:, window.rows, window.columns], self.height, self.width, method)
         return np.ascontiguousarray(found), window
 
 
@@ -197,10 +188,8 @@ class ProjectingLayer(RandomImageLayer):
 
     def check_filling(self) -> None:
         """Raise a `SpecError` for a fill mode or an interpolation that is not known."""
-        known: Any
-        for name, known in (("fill_mode", tuple(FILL_MODES)), ("interpolation", INTERPOLATIONS)):
-            if (found := getattr(self, name)) not in known:
-                raise SpecError(f"{self.label}: {name}: expected one of {known}, found {found!r}")
+        self._expect_one_of("fill_mode", tuple(geometry.FILL_MODES))
+        self._expect_one_of("interpolation", geometry.INTERPOLATIONS)
 
     def maps(self, count: int, height: int, width: int, rng: np.random.Generator) -> Array:
         """Return the numbers of each image's map [count, 6], float32."""
@@ -209,11 +198,11 @@ class ProjectingLayer(RandomImageLayer):
     def changed(self, x: Array, rng: np.random.Generator) -> tuple[Array, Any]:
         """Return the images read through maps that are drawn."""
         maps = self.maps(len(x), x.shape[1], x.shape[2], rng)
-        return projected(x, maps, self.fill_mode, self.interpolation, self.fill_value), maps
+        return geometry.projected(x, maps, self.fill_mode, self.interpolation, self.fill_value), maps
 
     def back(self, cache: Any, dy: Array) -> Array:
         """Return the gradient by the images."""
-        return projected_back(dy, cache, self.fill_mode, self.interpolation)
+        return geometry.projected_back(dy, cache, self.fill_mode, self.interpolation)
 
 
 def drawn(rng: np.random.Generator, ends: tuple[float, float], count: int) -> Array:
@@ -359,8 +348,7 @@ class RandomFlip(RandomImageLayer):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise SpecError(f"{self.label}: mode: expected one of {MODES}, found {self.mode!r}")
+        self._expect_one_of("mode", MODES)
 
     def changed(self, x: Array, rng: np.random.Generator) -> tuple[Array, Any]:
         """Return mirrored images, and which were."""
@@ -518,10 +506,7 @@ class Resizing(SizedImageLayer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.interpolation not in METHODS:
-            raise SpecError(
-                f"{self.label}: interpolation: expected one of {METHODS}, found {self.interpolation!r}"
-            )
+        self._expect_one_of("interpolation", geometry.METHODS)
 
     def forward(self, weights: Arrays, x: Array, call: Call) -> tuple[Array, Any]:
         """Return the resized images."""

@@ -120,10 +120,7 @@ class TextVectorization(PreparingLayer):
     def __post_init__(self) -> None:
         self._check("standardize", self.standardize, STANDARDIZE)
         self._check("split", self.split, _SPLIT)
-        if self.output_mode not in _MODES:
-            raise SpecError(
-                f"{self.label}: output_mode: expected one of {_MODES}, found {self.output_mode!r}"
-            )
+        self._expect_one_of("output_mode", _MODES)
         if self.ragged:
             raise SpecError(f"{self.label}: ragged: expected False, found True; arrays here are dense")
         if self.output_sequence_length is not None:
