@@ -68,7 +68,25 @@ class Optional:
         return f"Optional({self._value!r})" if self.has_value() else "Optional(no value)"
 
 
-class DatasetIterator(Iterator[Element]):
+class ElementIterator(Iterator[Element]):
+    """An iterator whose end can also be told by an error."""
+
+    def get_next(self) -> Element:
+        """Return the next element.
+
+        Raises:
+            OutOfRangeError: there is none.
+        """
+        try:
+            return next(self)
+        except StopIteration:
+            raise OutOfRangeError(
+                "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there "
+                "without an error"
+            ) from None
+
+
+class DatasetIterator(ElementIterator):
     """The elements of one iteration from `position` on.
 
     Where the dataset says `prefetch` or parallel calls, threads compute elements ahead, which end with the
@@ -122,20 +140,6 @@ class DatasetIterator(Iterator[Element]):
         ahead: ReadAhead[Element] | None = getattr(self, "_ahead", None)
         if ahead is not None:
             ahead.close(patience_s=0.0)
-
-    def get_next(self) -> Element:
-        """Return the next element.
-
-        Raises:
-            OutOfRangeError: there is none.
-        """
-        try:
-            return next(self)
-        except StopIteration:
-            raise OutOfRangeError(
-                "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there "
-                "without an error"
-            ) from None
 
     def get_next_as_optional(self) -> Optional:
         """Return the next element as an optional, which has no value at the end."""

@@ -35,14 +35,11 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.LeakyReLU: lambda graph, use: graph.operator("LeakyRelu", use.x, alpha=float(use.layer.alpha)),
     known.ELU: lambda graph, use: graph.operator("Elu", use.x, alpha=float(use.layer.alpha)),
     known.PReLU: lambda graph, use: graph.operator("PRelu", use.x, np.asarray(use.weights["alpha"])),
-    known.Conv1D: onnx_layers.convolution,
-    known.Conv2D: onnx_layers.convolution,
+    **dict.fromkeys((known.Conv1D, known.Conv2D), onnx_layers.convolution),
     known.Conv2DTranspose: onnx_layers.transposed,
     known.DepthwiseConv2D: onnx_layers.depthwise,
-    known.MaxPooling1D: onnx_layers.pooling("MaxPool"),
-    known.MaxPooling2D: onnx_layers.pooling("MaxPool"),
-    known.AveragePooling1D: onnx_layers.pooling("AveragePool"),
-    known.AveragePooling2D: onnx_layers.pooling("AveragePool"),
+    **dict.fromkeys((known.MaxPooling1D, known.MaxPooling2D), onnx_layers.pooling("MaxPool")),
+    **dict.fromkeys((known.AveragePooling1D, known.AveragePooling2D), onnx_layers.pooling("AveragePool")),
     known.GlobalMaxPooling1D: onnx_layers.global_pooling("ReduceMax"),
     known.GlobalMaxPooling2D: onnx_layers.global_pooling("ReduceMax"),
     known.GlobalAveragePooling1D: onnx_layers.global_pooling("ReduceMean"),
@@ -70,8 +67,7 @@ CONVERTERS: dict[type[Layer], Converter] = {
     known.Multiply: onnx_layers.folding("Mul"),
     known.Subtract: onnx_layers.folding("Sub"),
     known.Concatenate: lambda graph, use: graph.operator("Concat", *use.inputs, axis=use.layer.axis),
-    known.StringLookup: onnx_layers.lookup,
-    known.IntegerLookup: onnx_layers.lookup,
+    **dict.fromkeys((known.StringLookup, known.IntegerLookup), onnx_layers.lookup),
 }
 """The converter of each layer. `InputLayer` is an input of the graph."""
 

@@ -8,9 +8,9 @@ Lookups are tables of the extension ``ai.onnx.ml``.
 Source: https://onnx.ai/onnx/operators/
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from onnx import TensorProto
@@ -24,6 +24,7 @@ from dtrain.learning.layers.windows import Windows
 from dtrain.saving.onnx_graph import OnnxGraph, OnnxUse, integers, numbers
 from dtrain.types import Array, Shape
 
+T = TypeVar("T")
 Converter = Callable[[OnnxGraph, OnnxUse], str]
 
 
@@ -156,13 +157,17 @@ FUNCTIONS: dict[str, Callable[[OnnxGraph, str], str]] = {
 
 def activated(graph: OnnxGraph, use: OnnxUse, x: str, activation: ActivationLike) -> str:
     """Raise a `SpecError` for an activation that is the program's own function."""
+    return _known(use, activation, FUNCTIONS)(graph, x)
+
+
+def _known(use: OnnxUse, activation: ActivationLike, table: Mapping[str, T], where: str = "") -> T:
     function = activations.get(activation)
-    if function is not activations.get(function.name if function.name in FUNCTIONS else None):
+    if function.name not in table or function is not activations.get(function.name):
         raise SpecError(
-            f"{use.label}: ONNX does not know the activation {function.name!r}; it knows "
-            f"{', '.join(FUNCTIONS)}"
+            f"{use.label}: ONNX does not know the activation {function.name!r}{where}; it knows "
+            f"{', '.join(table)}"
         )
-    return FUNCTIONS[function.name](graph, x)
+    return table[function.name]
 
 
 def dense(graph: OnnxGraph, use: OnnxUse) -> str:
@@ -312,7 +317,7 @@ def _recurrent(
 ) -> str | list[str]:
     """Write the loop: [time, batch, features] to [time, 1, batch, units] and states [1, batch, units]."""
     layer = use.layer
-    known = [_function(use, each) for each in functions]
+    known = [_known(use, each, _FUNCTIONS, " within a cell") for each in functions]
     steps = graph.operator("Transpose", use.x, perm=[1, 0, 2])
     if layer.go_backwards:
         steps = graph.operator(
@@ -348,16 +353,6 @@ def _biases(use: OnnxUse, gates: Sequence[int]) -> Array:
     bias = np.atleast_2d(use.weights["bias"])
     both = bias if len(bias) == 2 else np.concatenate([bias, np.zeros_like(bias)])
     return _by_gate(both, gates).reshape(1, -1)
-
-
-def _function(use: OnnxUse, activation: ActivationLike) -> tuple[str, float, float]:
-    function = activations.get(activation)
-    if function.name not in _FUNCTIONS or function is not activations.get(function.name):
-        raise SpecError(
-            f"{use.label}: ONNX does not know the activation {function.name!r} within a cell; it knows "
-            f"{', '.join(_FUNCTIONS)}"
-        )
-    return _FUNCTIONS[function.name]
 
 
 DOMAIN = "ai.onnx.ml"

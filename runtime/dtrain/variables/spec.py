@@ -8,17 +8,8 @@ from math import prod
 import msgspec
 
 DTYPE_BYTES = {
-    "float16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "int16": 2,
-    "int32": 4,
-    "int64": 8,
-    "uint8": 1,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
+    **{f"float{8 * nbytes}": nbytes for nbytes in (2, 4, 8)},
+    **{f"{kind}{8 * nbytes}": nbytes for kind in ("int", "uint") for nbytes in (1, 2, 4, 8)},
     "bool": 1,
 }
 

@@ -21,11 +21,11 @@ import numpy as np
 from dtrain.data.autosharding import distributed
 from dtrain.data.dataset import Dataset
 from dtrain.data.input_context import InputContext
-from dtrain.data.iterator import NO_VALUE, Optional
+from dtrain.data.iterator import NO_VALUE, ElementIterator, Optional
 from dtrain.data.node import INFINITE, Node
 from dtrain.data.sharding import SplitBatches, WorkerShare
 from dtrain.data.structure import arrays_of, empty_batch, map_arrays, with_open_batches
-from dtrain.errors import InputError, NoElementError, NotADatasetError, OutOfRangeError
+from dtrain.errors import InputError, NoElementError, NotADatasetError
 from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
 from dtrain.strategies.replicas.loops import Loops
@@ -90,7 +90,6 @@ class InputWorkers(msgspec.Struct):
 
 
 DatasetFunction = Callable[[InputContext], Dataset]
-END = "get_next: the iterator is at its end; a for loop, or get_next_as_optional, ends there without an error"
 
 
 class PerReplicaSpec(DistributedValues):
@@ -195,7 +194,7 @@ class DistributedDataset:
         return map_arrays(lambda each: PerReplicaSpec([each] * self._workers.replicas), spec)
 
 
-class DistributedIterator(Iterator[Any]):
+class DistributedIterator(ElementIterator):
     """A walk through a `DistributedDataset`; an element is `PerReplica`, and plain for a single replica.
 
     Args:
@@ -225,18 +224,6 @@ class DistributedIterator(Iterator[Any]):
         optional = self._next(self._fills)
         if not optional.has_value():
             raise StopIteration
-        return optional.get_value()
-
-    def get_next(self) -> Any:
-        """Return the next element.
-
-        Raises:
-            OutOfRangeError: there is none.
-            InputError: it is called in a replica.
-        """
-        optional = self._next(self._fills)
-        if not optional.has_value():
-            raise OutOfRangeError(END)
         return optional.get_value()
 
     def get_next_as_optional(self) -> Optional:
