@@ -163,7 +163,6 @@ class _GraphWriter:
             {weight.name: self._weights[name] for weight, name in step.weights},
             arriving,
             [self._graph.steps[slot.step].shapes[slot.output] for slot in step.inputs],
-            step.shapes,
         )
         written = CONVERTERS[type(layer)](self.onnx, use)
         names = [written] if isinstance(written, str) else written

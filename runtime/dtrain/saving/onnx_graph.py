@@ -46,7 +46,6 @@ class OnnxUse(msgspec.Struct, frozen=True):
     weights: Arrays
     inputs: Sequence[str]
     shapes: Sequence[Shape]
-    output_shapes: Sequence[Shape]
 
     @property
     def x(self) -> str:

@@ -40,7 +40,6 @@ class LayerWeight(Source):
 
     def __init__(self, layer: Layer, declared: Weight) -> None:
         self.layer = layer
-        self.declared = declared
         self.trainable = declared.trainable
         self.name = declared.name
         self.shape = declared.shape
