@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from row_by_row import every_row
 
-from dtrain.collectives.board import HEAD_BYTES, Ledger
+from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.errors import InputError, PeerRefusedError, SharedMemoryError
 from dtrain.wire.one_host.shared_memory import GrowingMemory
 

@@ -32,7 +32,7 @@ AGREEING = [
         "self._sums_after(before, job.version, job.sums)",
         "before",
     ),
-    bug("collectives/board.py", "Ledger.write", "self._need(start, stop)"),
+    bug("collectives/ledger.py", "Ledger.write", "self._need(start, stop)"),
     bug(
         "parameters/store.py",
         "TwoSidedStore._next",

@@ -17,7 +17,7 @@ MIRRORED = {
     "checkpoints/reader.py": ["checkpoints"],
     "checkpoints/copies.py": ["checkpoints/test_remote.py"],
     "checkpoints/writer.py": ["checkpoints"],
-    "collectives/board.py": ["collectives/test_ledger.py"],
+    "collectives/ledger.py": ["collectives/test_ledger.py"],
     "config/sections.py": ["cli/spec"],
     "config/resolution.py": ["cli/spec", "strategies/test_choice.py"],
     "control/async_steps.py": [

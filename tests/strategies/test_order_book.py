@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from dtrain.collectives.board import HEAD_BYTES, Ledger
+from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.messages import Sums
 from dtrain.protocol.tally import Tally
 from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook

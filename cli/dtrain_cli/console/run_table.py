@@ -69,7 +69,7 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "exit_code": (9, "exit", str),
 }
 TRAFFIC_OF_ROUNDS = ("local_steps", "bytes_sent", "bytes_received")
-"""What local steps are made for, which then has its place at any width."""
+"""The traffic of a replica: a run with local steps shows this column at any width."""
 _LEFT = {"task", "state", "host", "waiting_for"}
 
 

@@ -84,7 +84,7 @@ class RunElsewhere(ABC):
         """Show the last lines, and let go of a run that has ended; None: it goes on."""
 
     def tell_to_stop(self) -> None:
-        """Stop the run, as `cancel` does, on behalf of another command than the one that follows it."""
+        """Stop the run as `cancel` does, for a command that does not follow it."""
         self.cancel()
 
     def show_logs(self, tasks: Collection[TaskId], last: int | None, follow: bool, as_json: bool) -> bool:

@@ -134,8 +134,12 @@ class ClusterSpec:
         """The first parameter server, so that a step needs no message beside gradients; else the leader."""
         return next(self.tasks(Role.PS), self.leader)
 
+    @cached_property
+    def _training_tasks(self) -> tuple[TaskId, ...]:
+        return tuple(self.tasks(*TRAINING_ROLES))
+
     def replicas(self, chief_trains: bool = True) -> tuple[TaskId, ...]:
-        return tuple(self.tasks(*(TRAINING_ROLES if chief_trains else (Role.WORKER,))))
+        return self._training_tasks if chief_trains else tuple(self.tasks(Role.WORKER))
 
     @cached_property
     def first_joined(self) -> int:

@@ -27,7 +27,7 @@ from dtrain.config.plain_data import AtLeast0, AtLeast1, Problem, below
 
 MANNER_OF_SERVERS = "its replicas are the chief and the workers of the cluster"
 REPLICAS_MAX = 500
-"""The largest number of replicas for which the round machine was tried: all send to the one that leads."""
+"""The largest number of replicas in the simulation of the round machine; all of them send to the leader."""
 
 
 Stages = Literal["auto"] | AtLeast1[int] | tuple[str, ...]
@@ -193,13 +193,9 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
     @property
     def stages_said(self) -> int | None:
         """How many stages there are; None: as many as tasks that train."""
-        return (
-            None
-            if self.stages == "auto"
-            else self.stages
-            if isinstance(self.stages, int)
-            else len(self.stages)
-        )
+        if self.stages == "auto":
+            return None
+        return self.stages if isinstance(self.stages, int) else len(self.stages)
 
 
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):

@@ -24,7 +24,7 @@ The life of a run, in messages:
                                  checkpoint
     leader     -> every server   Farewell / Farewell at the end
     replica    -> leader         Enter / Entered, without servers
-    replica    -> every member   Doorbell / Doorbell, of one that comes later
+    replica    -> every member   Doorbell / Doorbell, of a replica that joins later
     leader     -> member         Told; member -> leader  MemberReport: the rounds of replicas without servers
     stage      -> leader         EnterPipeline / PipelineTerm, in a pipeline; then StageVote / StageVerdict
     stage      -> its neighbours StageTensor / Acknowledged;  leader -> stage  VoidTerm / Acknowledged

@@ -219,7 +219,7 @@ def plan(
 
 
 def placed_on(variables: Sequence[VariableSpec], chosen: Sequence[int], servers: int) -> Plan:
-    """Return the plan of somebody who has chosen the servers; every variable is in one piece."""
+    """Return a plan for which the caller has chosen the server of each variable; none is split."""
     return _assemble(variables, [[_row_count(variable)] for variable in variables], chosen, servers)
 
 

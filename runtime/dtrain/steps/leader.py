@@ -62,7 +62,7 @@ class RoundLeader:
         standing: HostStanding | None = None,
     ) -> None:
         """Begin by asking the members that this one knows. `former` led before; the first one itself.
-        `standing` is what it has written of its round into the memory of the host.
+        `standing` is how the round stood, as the leader before wrote it into the memory of the host.
         """
         self._own, self.term, self._former = own, term, former
         self._rules = rules
@@ -281,8 +281,10 @@ class RoundLeader:
 
     @property
     def _absent(self) -> set[int]:
-        """The silent members of this host without which the leader goes on. They stay members, with all that
-        they compute: they may write to its place when they go on. So one that may reduce is waited for.
+        """The silent members of this host without which the leader goes on.
+
+        They stay members and keep their parts, as they may still write the gradients of these. The leader
+        waits for a silent member that may reduce.
         """
         if not (self._silent and self._rules.passes_silent):
             return set()
@@ -469,7 +471,7 @@ class RoundLeader:
 
     def _share(self) -> dict[int, tuple[int, ...]]:
         """Return the lanes of members: every host has all of them. Members that do not compute come first.
-        With backups others have none, unless nobody else of their host can.
+        With backups a member that computes has none, unless all of its host compute.
         """
         if not self._rules.shares and len({seat.host for seat in self._members.values()}) == 1:
             return {self._own: (0,)}

@@ -54,7 +54,7 @@ class HostMemory(NamedTuple):
     """The memory of the one host that has all members (docs/design/steps.md#silent-members-of-one-host).
 
     Attributes:
-        take_lead: lets nobody else lead until this process ends; returns False while another member leads.
+        take_lead: takes the leader's lock until this process ends; returns False while another member has it.
         read: returns how the round stands, as the newest leader has written; None: none has.
         write: writes that down, as the leader.
     """
@@ -214,11 +214,11 @@ class RoundMember:
         self._follower.carrying = find
 
     def share(self, host: HostMemory) -> None:
-        """Lead by leave of the memory that all members share, and write into it how the round stands."""
+        """Lead only with the leader's lock in the memory of the host; write there how the round stands."""
         self._host = host
         if self._leading is not None:
             taken = host.take_lead()
-            assert taken, "nobody else leads before the first one"
+            assert taken, "the first leader takes the lock before any other member"
 
     def begins(self, deal: Deal) -> None:
         self._follower.begins(deal)
@@ -387,7 +387,7 @@ class RoundMember:
         ended = {number for number in self._gone if math.isfinite(self._contact_s.get(number, 0.0))}
         watched = {*members, *ended} - {self.number} if self._has_leases else ended
         for number in sorted(watched):
-            # Where one may lead by leave of the memory alone, nobody goes on without this one.
+            # With a leader's lock in the memory of the host, the others never leave this member behind.
             silent = self._host is None and self._is_late(number, now)
             (self._silent.add if silent else self._silent.discard)(number)
             if number in self._gone and math.isfinite(self._contact_s.get(number, 0.0)):

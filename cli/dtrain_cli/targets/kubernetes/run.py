@@ -196,7 +196,7 @@ FOLDER = "/etc/dtrain/spec"
 TLS_FOLDER = "/etc/dtrain/tls"
 WAIT_S = {"start_s": 600.0, "server_s": 600.0, "leader_s": 600.0}
 """The patience where the spec says nothing. A cluster takes minutes to get a node. It gives up a lost one
-after 70 s, the grace period of the pods, and the time until somebody confirms that the machine is off."""
+after 70 s, the grace period of the pods, and the time until an administrator says that the machine is off."""
 FAREWELL_S = 10
 """From the end of the tasks' own grace to SIGKILL."""
 

@@ -20,7 +20,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from dtrain.collectives.board import LINE_WORDS, Column, SharedWords
+from dtrain.collectives.ledger import LINE_WORDS, Column, SharedWords
 from dtrain.errors import PeerRefusedError, SpecError
 from dtrain.learning import optimizers
 from dtrain.parameters.placement import Group, Plan, ServerLayout, Shard

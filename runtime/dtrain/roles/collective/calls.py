@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from dtrain.collectives.board import LINE_WORDS, Column, count, counted
+from dtrain.collectives.ledger import LINE_WORDS, Column, count, counted
 from dtrain.collectives.step import share
 from dtrain.errors import InputError, PeerLostError
 from dtrain.exchange.calls import (

@@ -5,9 +5,9 @@
     outcome = driver.contribute(examples, sums, finite)      # PENDING: ask for the next part of this step
 
 The program's thread carries messages and reduces while it waits (`member_rounds`). With backups and over
-several hosts another thread does while the program computes for more than a moment, so that nobody waits for
-it. What was made meanwhile is *adopted* by the program's thread as it goes on, so that it sees a version
-change at no other moment.
+several hosts a second thread carries them while the program computes for more than a moment, so that no other
+member waits for this one. What was made meanwhile is *adopted* by the program's thread as it goes on, so that
+it sees a version change at no other moment.
 """
 
 import threading

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from dtrain.collectives.all_reduce import ElementRange
-from dtrain.collectives.board import Column
+from dtrain.collectives.ledger import Column
 from dtrain.errors import InputError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages.rounds import HostStanding

@@ -341,7 +341,7 @@ class LeadingDriver(StageDriver):
         """Wait until all other stages have asked to enter.
 
         Args:
-            term: the one that will begin.
+            term: the number of the term that begins next.
             voids: whether stages may hold an earlier one, which is over.
 
         Raises:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dtrain.collectives.board import Ledger
+from dtrain.collectives.ledger import Ledger
 from dtrain.errors import PeerError, PeerRefusedError, WaitTimeoutError
 from dtrain.messages import Enter, Entered, Told
 from dtrain.messages.replicas import Seat

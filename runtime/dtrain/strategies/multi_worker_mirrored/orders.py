@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from dtrain.collectives.board import Ledger
+from dtrain.collectives.ledger import Ledger
 from dtrain.messages import Row
 from dtrain.messages.rounds import RoundMade
 from dtrain.parameters.store import Change

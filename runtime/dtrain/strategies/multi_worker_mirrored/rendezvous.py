@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dtrain.cluster import ClusterSpec, Role, TaskId
-from dtrain.collectives.board import HEAD_BYTES, Ledger
+from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import Doorbell, Enter, Entered, NotReady, Over, Refusal
 from dtrain.parameters.placement import Plan

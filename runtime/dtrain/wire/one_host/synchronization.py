@@ -107,13 +107,6 @@ class Doorbells:
         self._poll = select.poll()
 
 
-def is_open(end: socket.socket) -> bool:
-    """Return whether a process holds the other end; signals that were not received do not hide that."""
-    poll = select.poll()
-    poll.register(end, 0)
-    return not poll.poll(0)
-
-
 def pairs(ranks: Iterable[int]) -> dict[int, dict[int, socket.socket]]:
     """Return a socket pair for each two ranks: by rank, its ends by the other's rank."""
     ends: dict[int, dict[int, socket.socket]] = {rank: {} for rank in ranks}
