@@ -252,7 +252,7 @@ match words[0]:
     case "logs":
         begin = f"[pod/{{words[1]}}/dtrain] " if "--prefix" in words else ""
         for line in ask("GET", "pods", words[1] + "/log").splitlines():
-            print(begin + line)
+            sys.stdout.write(begin + line + "\\n")  # a line and its end at once, as kubectl
     case "patch":
         ask("PATCH", "jobs", words[1].split("/")[1], json.loads(words[-1]))
     case "delete":
