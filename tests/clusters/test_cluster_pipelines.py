@@ -93,9 +93,14 @@ def test_a_run_goes_on_with_another_number_of_stages(launcher):
     assert told(again, "weights", ["worker:0"])[-1:] == told(whole, "weights", ["chief:0"])
 
 
-def test_every_example_counts_once_whichever_task_is_killed(launcher):
+SCHEDULES = ("1f1b", "pipedream", "pipedream_2bw")
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_example_counts_once_whichever_task_is_killed(launcher, schedule):
     """Two workers and then the leader are killed in the midst of steps; each stage counts each example by itself."""
     launch = launcher.start(
+        *("--set", f"training.schedule={schedule}"),
         *("--stages", "3", *PIPELINE, *QUICKLY, "--set", "checkpoint.every_steps=4"),
         *(COUNTED, "--wait_for", "go", "--after", "13"),
     )
@@ -132,6 +137,30 @@ def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once
     for task in TASKS:
         [line] = re.findall(rf"^counts {task} (.*)$", again.log(task, 1), re.MULTILINE)
         assert ast.literal_eval(line) == [[6.0]] * 3
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:])
+def test_an_asynchronous_pipeline_that_is_stopped_comes_to_rest_saves_and_goes_on(launcher, schedule):
+    """A stop comes while batches are in flight; what is saved has each of them in every stage."""
+    run_dir, epochs = launcher.folder / "run", 150
+    words = (
+        *("--stages", "3", *PIPELINE, "--set", "checkpoint.every_s=1000", "--run-dir", "run"),
+        *("--set", f"training.schedule={schedule}", "--set", "wait.grace_s=3"),
+        *(COUNTED, "--epochs", str(epochs)),
+    )
+    begun = launcher.start(*words, run_dir=run_dir)
+    begun.wait_for(lambda: step_of(begun, "chief:0") >= 12, "12 steps")
+    begun.send(signal.SIGINT)
+    assert begun.end() == 130
+    begun.wait_gone()
+    assert saved_steps(run_dir) == [0, step_of(begun, "chief:0")]
+    ended = {name: task["exit_code"] for name, task in tasks_of(report_of(run_dir)).items()}
+    assert ended == dict.fromkeys(TASKS, 143), "each task ends by itself"
+    again = launcher.start("--resume", *words, run_dir=run_dir)
+    succeeded(again)
+    for task in TASKS:
+        [line] = re.findall(rf"^counts {task} (.*)$", again.log(task, 1), re.MULTILINE)
+        assert ast.literal_eval(line) == [[float(epochs)]] * 3
 
 
 def test_a_stage_that_fails_for_good_ends_the_run_with_its_own_error(launcher):

@@ -229,7 +229,7 @@ print("FINISHED", handler.total_run_calls, float(seen), [value.tolist() for valu
 TWICE = """
 import os, signal, sys
 import dtrain as dt
-from dtrain.strategies.preemption import Notice
+from dtrain.runs.notices import Notice
 notice = Notice()
 os.kill(os.getpid(), signal.SIGTERM)
 print("HEARD", notice.heard, flush=True)

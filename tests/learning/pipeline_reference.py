@@ -41,3 +41,46 @@ def reference_step(network, weights, x, y, loss, microbatches, words):
                     penalty.add_gradient(own[weight.name], places[weight.name], float(share))
                 total[name] = total[name] + places[weight.name] if name in total else places[weight.name]
     return total, updates, lost
+
+
+def reference_of_versions(
+    network,
+    weights,
+    batches,
+    loss,
+    words_of,
+    stage_of,
+    *,
+    step,
+    stages,
+    per_epoch,
+    rate,
+    schedule,
+    microbatches=1,
+    vertical_sync=False,
+):
+    """The variables at the end of an asynchronous pipeline, by plain SGD, which keeps every version of every stage.
+
+    `step` gives the gradients and new values of a batch, as `reference_step` does.
+    Before stage s passes its n-th microbatch of an epoch forward, it has passed n - (S - 1 - s) of them back.
+    """
+    versions, running = [dict(weights)], {}
+    for number, (x, y) in enumerate(batches):
+        begun = number - number % per_epoch
+
+        def version_at(stage, number=number, begun=begun):
+            back = max(0, (number - begun) * microbatches - (stages - 1 - stage)) // microbatches
+            return max(0, number - 1) if schedule == "pipedream_2bw" else begun + back
+
+        seen = {
+            name: versions[version_at(0 if vertical_sync else stage)][name]
+            for name, stage in stage_of.items()
+        }
+        gradients, updates, _ = step(network, {**seen, **running}, x, y, loss, microbatches, words_of(number))
+        running |= updates
+        newest = {
+            name: value - np.float32(rate) * gradients[name] if name in gradients else value
+            for name, value in versions[-1].items()
+        }
+        versions.append({**newest, **running})
+    return versions[-1]

@@ -173,6 +173,7 @@ IN_STRATEGIES: dict[str, Any] = {
     "stages": 3,
     "schedule": "gpipe",
     "microbatches": 4,
+    "vertical_sync": True,
 }
 """A value of each key of `training` that is not its default, tried in every strategy."""
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from dtrain.strategies.pipeline.training import StepBoundary
+from dtrain.strategies.pipeline.flights import StepBoundary
 
 TIMEOUT_S = 30.0
 

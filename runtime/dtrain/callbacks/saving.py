@@ -10,8 +10,9 @@ from dtrain.callbacks.steering import MonitoringCallback
 from dtrain.errors import SpecError
 from dtrain.formats.remote_files import RemoteFiles, is_url
 from dtrain.runs.claims import claim
+from dtrain.runs.notices import Notice
 from dtrain.strategies.interface import Training
-from dtrain.strategies.preemption import Notice, TerminationConfig
+from dtrain.strategies.preemption import TerminationConfig
 
 
 class ModelCheckpoint(MonitoringCallback):

@@ -20,4 +20,7 @@ Placement = StrEnum("Placement", "ROUND_ROBIN GREEDY")
 NumberFormat = StrEnum("NumberFormat", "NONE BF16 FP16")
 Transport = StrEnum("Transport", "AUTO GRPC LOCAL")
 Validation = StrEnum("Validation", "LEADER EVALUATOR")
-Schedule = StrEnum("Schedule", {"GPIPE": "gpipe", "ONE_F_ONE_B": "1f1b"})
+Schedule = StrEnum(
+    "Schedule",
+    {"GPIPE": "gpipe", "ONE_F_ONE_B": "1f1b", "PIPEDREAM": "pipedream", "PIPEDREAM_2BW": "pipedream_2bw"},
+)

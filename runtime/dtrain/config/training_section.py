@@ -77,8 +77,9 @@ class PlainSettings(TypedDict, total=False):
     validation: Literal["leader", "evaluator"]
     seed: AtLeast0[int]
     stages: Stages
-    schedule: Literal["gpipe", "1f1b"]
-    microbatches: AtLeast1[int]
+    schedule: Literal["gpipe", "1f1b", "pipedream", "pipedream_2bw"]
+    microbatches: AtLeast1[int] | None
+    vertical_sync: bool
 
 
 class TrainingSettings(PlainSettings, total=False):
@@ -188,7 +189,15 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
     strategy: Literal["pipeline"] = "pipeline"
     stages: Stages = "auto"  # their number, or the layers that begin them
     schedule: Schedule = Schedule.ONE_F_ONE_B  # the order in which a stage computes microbatches
-    microbatches: AtLeast1[int] = 8  # into which each batch is cut
+    microbatches: AtLeast1[int] | None = None  # into which each batch is cut; null: `blocks`
+    vertical_sync: bool = False  # pipedream: all stages use the version that the first one uses
+    stale_gradients: StaleGradients = StaleGradients.APPLY
+    compensation: AtLeast0[float] = 0.04
+
+    @property
+    def blocks(self) -> int:
+        """Into how many microbatches each batch is cut; in pipedream a batch is one, if nothing is said."""
+        return self.microbatches or (1 if self.schedule is Schedule.PIPEDREAM else 8)
 
     @property
     def stages_said(self) -> int | None:
@@ -382,6 +391,16 @@ def problems(settings: TrainingSettings) -> Iterator[Problem]:
         yield from _problems_of_local_steps(section, said="local_steps" in settings)
         if section.partitioner is not None:
             yield from _partitioner_problems(section.partitioner)
+    if isinstance(section, PipelineSection) and section.schedule is not Schedule.PIPEDREAM:
+        if section.vertical_sync:
+            text = f"with schedule: {section.schedule} all stages use one version already: expected pipedream"
+            yield ("vertical_sync",), text
+        if section.stale_gradients != StaleGradients.APPLY:
+            text = f"schedule: {section.schedule} says which gradient makes a version: expected pipedream"
+            yield ("stale_gradients",), text
+    elif isinstance(section, PipelineSection) and section.stale_gradients == StaleGradients.DROP:
+        text = "in one stage alone, drop would lose a part of a batch: expected apply, scale or compensate"
+        yield ("stale_gradients",), text
 
 
 def _problems_of_backups(section: SynchronousSection, *, bounded: bool) -> Iterator[Problem]:
@@ -483,11 +502,11 @@ def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
             f"a chief, `--workers {stages - 1}` or `worker: {stages - 1}` in `cluster` makes as many tasks"
         )
         yield ("stages",), text
-    elif training.microbatches < stages:
-        text = (
-            f"expected at least as many as stages, {stages}, found {training.microbatches}: with fewer some "
-            "stage waits at any moment"
-        )
+    elif training.blocks < stages and training.schedule is not Schedule.PIPEDREAM:
+        why = "some stage waits at any moment"
+        if training.schedule is Schedule.PIPEDREAM_2BW:
+            why = "a stage would need more than two versions"
+        text = f"expected at least as many as stages, {stages}, found {training.blocks}: with fewer {why}"
         yield ("microbatches",), text
 
 

@@ -42,6 +42,8 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
     Attributes:
         shape: of the array.
         mask: of the mask; empty: there is none.
+        version: forward, of an asynchronous pipeline: which one stage 0 has used.
+        marks: forward: a stage remembers for a checkpoint what it has after this batch.
     """
 
     term: int
@@ -50,6 +52,8 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
     back: bool
     shape: tuple[int, ...]
     mask: tuple[int, ...] = ()
+    version: int = 0
+    marks: bool = False
 
 
 class StageVote(Message, frozen=True, gc=False, kw_only=True):
@@ -59,6 +63,7 @@ class StageVote(Message, frozen=True, gc=False, kw_only=True):
         finite: whether the gradient is free of NaN and infinity.
         loss: the share of this stage in the loss.
         sums: of the last stage.
+        made: an asynchronous pipeline: the stage has changed its variables, and is answered at once.
     """
 
     term: int
@@ -66,6 +71,7 @@ class StageVote(Message, frozen=True, gc=False, kw_only=True):
     finite: bool
     loss: float
     sums: Sums | None = None
+    made: bool = False
 
 
 class StageVerdict(Message, frozen=True, gc=False, kw_only=True):

@@ -135,6 +135,10 @@ class Store:
         dense = {shard.name: views[shard.name] for shard in shards}
         return {**dense, **{table.shard.name: rows for table, rows in tables if rows is not None}}
 
+    def show_newest(self) -> None:
+        """Let `variables` show the newest version, where that lies elsewhere than the one before."""
+        self.variables.show(self._views(self.parts), {})
+
     @property
     def values(self) -> list[Array]:
         """The newest version: `[group]`, flat arrays of the layout's dtypes and sizes, owned by `allocator`.

@@ -171,10 +171,11 @@ class PipelineStrategy(_Constructor):
 
     Args:
         stages: their number, or the names of the layers that begin them; "auto": as many as tasks train.
-        n_microbatches: into how many microbatches each batch is cut.
-        schedule: "GPipe" or "1F1B", which give the same bits.
+        n_microbatches: into how many microbatches each batch is cut; None: 8, with "PipeDream" 1.
+        schedule: "GPipe" or "1F1B", which give the same bits; "PipeDream" or "PipeDream_2BW", in which stages
+            do not wait for each other's updates.
         cluster_resolver: as of `MultiWorkerMirroredStrategy`.
-        training: as of `MirroredStrategy`.
+        training: as of `MirroredStrategy`, such as `vertical_sync=True`.
 
     Raises:
         SpecError: as of `MultiWorkerMirroredStrategy`.
@@ -183,7 +184,7 @@ class PipelineStrategy(_Constructor):
     def __new__(  # type: ignore[misc]
         cls,
         stages: int | str | Sequence[str] = "auto",
-        n_microbatches: int = 8,
+        n_microbatches: int | None = None,
         schedule: str = "1F1B",
         cluster_resolver: Any = None,
         **training: Unpack[PlainSettings],

@@ -3,25 +3,21 @@
 The notice is SIGTERM, or comes from a function of the program that watches for it.
 """
 
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from dtrain.errors import InputError
 from dtrain.exchange.calls import ReplicaCall
+from dtrain.runs.notices import Notice
 from dtrain.strategies.choice import get_strategy
 from dtrain.strategies.replicas.reduction import ReduceOp
 
 EXIT_CODE = 42
 """The exit code of a process that has saved and may be started again, as TensorFlow's is."""
-LOOK_S = 1.0
-"""How often a function that watches is asked."""
 
 
 class TerminationConfig:
@@ -55,47 +51,6 @@ class TerminationConfig:
         if self.exit_fn is None:
             sys.exit(EXIT_CODE)
         self.exit_fn()
-
-
-class Notice:
-    """The notice of this process. SIGTERM only sets it; a second SIGTERM does what it did before."""
-
-    def __init__(self, watcher: Callable[[], bool] | None = None) -> None:
-        """Handle SIGTERM, if this is the main thread, and poll `watcher`."""
-        self._heard = threading.Event()
-        self._stopped = threading.Event()
-        self._before: Any = signal.SIG_DFL
-        self._listens = threading.current_thread() is threading.main_thread()
-        if self._listens:
-            self._before = signal.signal(signal.SIGTERM, self._on_signal)
-        if watcher is not None:
-            threading.Thread(target=self._watch, args=(watcher,), name="termination", daemon=True).start()
-
-    @property
-    def heard(self) -> bool:
-        """Whether this process is to end soon."""
-        return self._heard.is_set()
-
-    def close(self) -> None:
-        """Give SIGTERM its former handler."""
-        self._stopped.set()
-        if self._listens and signal.getsignal(signal.SIGTERM) == self._on_signal:
-            signal.signal(signal.SIGTERM, self._before)
-        self._listens = False
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self.heard:
-            self._heard.set()
-            return
-        self.close()
-        signal.raise_signal(number)
-
-    def _watch(self, watcher: Callable[[], bool]) -> None:
-        while not self._stopped.is_set():
-            if watcher():
-                self._heard.set()
-                return
-            self._stopped.wait(LOOK_S)
 
 
 RUNS = "total_run_calls"

@@ -69,6 +69,7 @@ class StageDriver:
 
     Attributes:
         deadline_s: when every wait ends at the latest, where this task is about to end.
+        look_for_end: ends this task from within a wait, where it has been told to end.
     """
 
     answers_at_once = True
@@ -89,6 +90,7 @@ class StageDriver:
         self.ended = SYSTEM.event()
         self.failure: str | None = None
         self.deadline_s: float | None = None
+        self.look_for_end: Callable[[], None] = lambda: None
         self._hello = hello
         self._cluster = cluster
         self._connect = connect
@@ -168,9 +170,24 @@ class StageDriver:
             self._unanswered.clear()
             self.carry_out(self.machine.begin(generation, term, version, held))
 
-    def reached(self, version: int) -> None:
+    def reached(self, version: int, *, marks: bool = False) -> None:
         with self.cond:
-            self.carry_out(self.machine.reached(version))
+            self.carry_out(self.machine.reached(version, marks=marks))
+
+    def comes(self, batch: int, begun: int, *, rests: bool) -> bool:
+        """Wait for the first array of a batch; False: it does not come before version `begun` is made.
+
+        It is not asked whether that is so if this stage `rests`.
+        """
+        machine = self.machine
+        place = Place(machine.term, batch, False, 0)
+
+        def found() -> bool | None:
+            if place in machine.arrived:
+                return True
+            return False if not rests and machine.rests_at(begun) else None
+
+        return self.wait(found, machine.stage - 1)
 
     def take(self, batch: int, microbatch: int, *, back: bool) -> Sequence[Array]:
         """Wait for an array of a neighbour, and its mask if it has one.
@@ -183,15 +200,22 @@ class StageDriver:
         place = Place(machine.term, batch, back, microbatch)
         return self.wait(lambda: machine.take(place), machine.stage + (1 if back else -1))
 
-    def send(self, batch: int, microbatch: int, *, back: bool, arrays: Sequence[Array | None]) -> None:
+    def send(
+        self,
+        batch: int,
+        microbatch: int,
+        *,
+        back: bool,
+        arrays: Sequence[Array | None],
+        version: int = 0,
+        marks: bool = False,
+    ) -> None:
         """Send an array, and its mask if it has one, to a neighbour, once it has heard the one before.
 
         The arrays must not change before the neighbour has answered with what it makes of them.
         """
         machine = self.machine
         place = ("back" if back else "forward", machine.stage + (-1 if back else 1))
-        if place in self._unanswered:
-            self._answer(place, Acknowledged)
         given = [array for array in arrays if array is not None]
         shapes = [array.shape for array in given]
         message = StageTensor(
@@ -201,12 +225,20 @@ class StageDriver:
             back=back,
             shape=shapes[0],
             mask=shapes[1] if len(shapes) > 1 else (),
+            version=version,
+            marks=marks,
         )
-        self._ask(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
-        self._unanswered.add(place)
+        self._tell(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
-        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
+        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`.
+
+        Where the version is made already, the verdict is this stage's own.
+        """
+        if message.made:
+            self._tell(("made", 0), message)
+            made = StageVerdict(term=message.term, batch=message.batch, applied=True, loss=message.loss)
+            return made, None
         self._ask(("vote", 0), message)
         said = self._answer(("vote", 0), StageVerdict).message
         assert isinstance(said, StageVerdict)
@@ -251,6 +283,13 @@ class StageDriver:
                 self._peers[place] = self._new_peer(place[1])
         with self._within_term():
             self._peers[place].send(message, blocks, deadline=self.deadline_s)
+
+    def _tell(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
+        """Tell another stage something, once it has heard what was told there before."""
+        if place in self._unanswered:
+            self._answer(place, Acknowledged)
+        self._ask(place, message, blocks)
+        self._unanswered.add(place)
 
     def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
@@ -297,6 +336,7 @@ class StageDriver:
                 while (result := found()) is None:
                     self.check()
                     self.look_for_lost(SYSTEM.now() - begun_s)
+                    self.look_for_end()
                     self.cond.wait(LOOK_S)
                 return result
             finally:

@@ -7,7 +7,10 @@ Rule *Stage terms* (docs/design/pipelines.md#when-a-stage-dies):
 2. Nothing that says another term counts. What comes of a later term waits for it.
 3. An array counts once: what comes again is acknowledged and dropped.
 4. A batch is applied by every stage or by none: the leader decides when all have voted, and remembers its
-   last verdict for a stage that has not heard it.
+   last verdict for a stage that has not heard it. In an asynchronous pipeline each stage applies it at once;
+   then votes only tell the leader, which is the last one to make a version.
+5. An asynchronous pipeline is at rest at a version about which the leader asks, of those that it has begun
+   to compute: no stage waits then for more before it passes back what it has.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,6 +78,10 @@ class Question(NamedTuple):
     blocks: Blocks
 
     @property
+    def wants_rest(self) -> bool:
+        return not isinstance(self.message, Snapshot)
+
+    @property
     def version(self) -> int:
         return self.message.version if isinstance(self.message, Control) else self.message.at_least
 
@@ -88,7 +95,11 @@ class StageMachine:
         voided: no term up to this one counts any more.
         held: None before the first term.
         stopped: whether the leader has ended training at this version.
+        leaves: whether the leader's task is to end, and has let the pipeline come to rest.
         arrived: what neighbours have sent, and is not taken yet.
+        noted: by batch, the version and the mark that came with its arrays forward.
+        rested: the newest version at which the leader has wanted rest.
+        marked: what is remembered for a checkpoint, and the version.
     """
 
     stage: int
@@ -99,7 +110,11 @@ class StageMachine:
     version: int = 0
     held: HeldStage | None = None
     stopped: bool = False
+    leaves: bool = False
     arrived: dict[Place, Sequence[Array]] = field(default_factory=dict)
+    noted: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    rested: int = 0
+    marked: tuple[int, SnapshotReply] | None = None
     _taken: set[Place] = field(default_factory=set)
     _questions: list[Question] = field(default_factory=list)
 
@@ -113,20 +128,31 @@ class StageMachine:
         self.term = term
         self.version = version
         self.held = held
-        self.stopped = False
+        self.stopped = self.leaves = False
+        self.rested = version
+        self.marked = None
         self.arrived = {place: blocks for place, blocks in self.arrived.items() if place.term >= term}
         self._taken.clear()
         return self._answers()
 
-    def reached(self, version: int) -> list[Send]:
+    def reached(self, version: int, *, marks: bool = False) -> list[Send]:
+        """Go on to a version, and remember it if it `marks` a checkpoint."""
         self.version = version
+        if marks and self.held is not None:
+            self.marked = version, self.held.mark()
         return self._answers()
+
+    def rests_at(self, version: int) -> bool:
+        """Return whether nothing more comes until this version is made."""
+        asked = [each for each in self._questions if each.message.term == self.term]
+        return max([self.rested, *(each.version for each in asked if each.wants_rest)]) >= version
 
     def take(self, place: Place) -> Sequence[Array] | None:
         """Return what has come, its array and its mask; None: it has not."""
         found = self.arrived.pop(place, None)
         if found is not None:
-            self._taken = {each for each in self._taken if each.batch == place.batch} | {place}
+            of_others = {each for each in self._taken if each.back != place.back or each.batch == place.batch}
+            self._taken = of_others | {place}
         return found
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
@@ -168,6 +194,8 @@ class StageMachine:
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
+            if not message.back:
+                self.noted[message.batch] = message.version, message.marks
         return Acknowledged()
 
     def _answers(self) -> list[Send]:
@@ -186,14 +214,21 @@ class StageMachine:
 
     def _answer(self, question: Question, held: HeldStage) -> Send:
         message = question.message
+        if question.wants_rest:
+            self.rested = question.version
         if isinstance(message, Snapshot):
-            return Send(question.caller, held.mark())
+            marked = self.marked
+            found = marked[1] if marked and marked[0] == message.at_least else held.mark()
+            return Send(question.caller, found)
         if isinstance(message, Pull):
             values = Values(generation=self.generation, version=self.version, max_steps=0, term=self.term)
             return Send(question.caller, values, held.values())
         try:
-            held.obey(message, question.blocks)
-            self.stopped = self.stopped or message.stop
+            if message.optimizer:
+                held.obey(message, question.blocks)
+                self.stopped = self.stopped or message.stop
+            else:
+                self.leaves = self.leaves or message.stop
         except DtrainError as error:
             return Send(question.caller, Refusal(reason=str(error)))
         return Send(question.caller, Controlled())
@@ -214,7 +249,7 @@ class LeadingStage(StageMachine):
     Attributes:
         entered: who has asked to enter and waits for an answer, by stage.
         lost: the stages that have lost their variables in this term.
-        votes: on the batch that is under way, by stage.
+        votes: on batches that are under way, by batch and stage.
         ended: who has made the last step and waits for the end of the call of `fit`, by stage.
         passed: the stages that have come after the last step was saved, and have nothing to do.
         concluded: the last call of `fit` of which the last step is saved.
@@ -223,7 +258,7 @@ class LeadingStage(StageMachine):
     plan_hash: str = ""
     entered: dict[int, Caller] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
-    votes: dict[int, tuple[Caller, StageVote]] = field(default_factory=dict)
+    votes: dict[tuple[int, int], tuple[Caller, StageVote]] = field(default_factory=dict)
     ended: dict[int, Caller] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     concluded: int = 0
@@ -299,15 +334,15 @@ class LeadingStage(StageMachine):
             return [Send(caller, VoidTerm(term=message.term))]
         if self._verdict is not None and message.batch == self._verdict.batch:
             return [Send(caller, self._verdict)]
-        self.votes[stage] = caller, message
-        return []
+        self.votes[message.batch, stage] = caller, message
+        return [Send(caller, Acknowledged())] if message.made else []
 
     def decide(self, own: StageVote) -> tuple[StageVerdict, Sums | None, list[Send]] | None:
         """Return a verdict, the sums, and the answers to the others; None: not all have voted."""
-        votes = {stage: vote for stage, (_, vote) in self.votes.items() if vote.batch == own.batch}
-        if len(votes) < len(self.others):
+        if any((own.batch, stage) not in self.votes for stage in self.others):
             return None
-        every = [own, *(votes[stage] for stage in self.others)]
+        votes = [self.votes.pop((own.batch, stage)) for stage in self.others]
+        every = [own, *(vote for _, vote in votes)]
         applied, loss = True, 0.0
         each: StageVote
         for each in every:
@@ -316,9 +351,7 @@ class LeadingStage(StageMachine):
         self._verdict = StageVerdict(term=self.term, batch=own.batch, applied=applied, loss=loss)
         last: StageVote = every[-1]
         sums = None if last.sums is None else with_loss(last.sums, loss - last.loss)
-        answers = [Send(caller, self._verdict) for caller, _ in self.votes.values()]
-        self.votes.clear()
-        return self._verdict, sums, answers
+        return self._verdict, sums, [Send(caller, self._verdict) for caller, vote in votes if not vote.made]
 
     def verdict_on(self, batch: int) -> StageVerdict | None:
         """Return what was decided last, if it was this batch."""
@@ -326,7 +359,7 @@ class LeadingStage(StageMachine):
 
     def void_others(self) -> list[Send]:
         """Answer what other stages wait for in a term that is over."""
-        waiting = [caller for caller, _ in self.votes.values()]
+        waiting = [caller for caller, vote in self.votes.values() if not vote.made]
         self.votes.clear()
         ends, self.ended = list(self.ended.values()), {}
         answers = [Send(caller, VoidTerm(term=self.term)) for caller in waiting]
@@ -345,7 +378,7 @@ class LeadingStage(StageMachine):
         super().disconnected(caller)
         self.entered = {stage: each for stage, each in self.entered.items() if each != caller}
         self.ended = {stage: each for stage, each in self.ended.items() if each != caller}
-        self.votes = {stage: each for stage, each in self.votes.items() if each[0] != caller}
+        self.votes = {place: each for place, each in self.votes.items() if each[0] != caller or each[1].made}
         self._early = [each for each in self._early if each[0] != caller]
 
 

@@ -18,6 +18,7 @@ from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
 from dtrain.parameters.store import Change, Store
 from dtrain.parameters.updater import Contributions
+from dtrain.parameters.versions import BufferAllocator
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import PartDealer
@@ -45,6 +46,7 @@ class LocalTraining(TurnTraining):
     Attributes:
         replicas: made by the strategy; they share `weights`.
         constraints: functions through which variables pass after each update, by name.
+        allocator: of the memory of values; None: each version is made in the place of the one before.
         lock: held while anything of `state` changes.
         reporter: None where no launcher asks.
         saver: writes the run's own checkpoints, where there are any.
@@ -53,6 +55,7 @@ class LocalTraining(TurnTraining):
     replicas: Sequence[TurnReplica] = ()
     weights: dict[str, Array]
     constraints: Mapping[str, Callable[[Array], Array]] = {}
+    allocator: BufferAllocator | None = None
 
     def __init__(
         self, start: Start, training: TrainingSection, reporter: Reporter | None, *, shared: bool = False
@@ -79,6 +82,7 @@ class LocalTraining(TurnTraining):
             [np.zeros(group.size, group.dtype) for group in layout.groups],
             start.state.lineage.origin,
             start.state.max_steps,
+            self.allocator,
         )
         store.fill(start.values, start.slots)
         dealer = PartDealer.of(dealt, whole=self._shared and not dealt.even)

@@ -26,7 +26,8 @@ from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.mirrored import BesideEvaluator
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.pipeline.training import LeadingTraining, StageParts, StageTraining, enter, next_term
+from dtrain.strategies.pipeline.leading import LeadingTraining, next_term
+from dtrain.strategies.pipeline.training import StageParts, StageTraining, enter
 from dtrain.wire.service import SideBySide
 
 LEAVE_SHARE = 0.45

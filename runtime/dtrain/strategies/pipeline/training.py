@@ -5,19 +5,22 @@ that the leader alone runs callbacks, saves, and decides.
 """
 
 import contextlib
-import threading
+import signal
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from functools import partial
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from dtrain.config import PipelineSection
-from dtrain.errors import CheckpointError, DtrainError, PeerError, PeerLostError
+from dtrain.config.choices import Schedule, StaleGradients
+from dtrain.data.structure import arrays_of, map_arrays
+from dtrain.errors import DtrainError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
-from dtrain.learning.graphs.stages import StageNetwork
+from dtrain.learning.graphs.stages import StageNetwork, StageStep
 from dtrain.learning.layers.base import Chance, generator_of
 from dtrain.messages import (
     Conclude,
@@ -29,68 +32,28 @@ from dtrain.messages import (
     StageVerdict,
     StageVote,
     Sums,
+    Verdict,
 )
 from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.placement import Plan
 from dtrain.parameters.updater import Contributions
+from dtrain.process.clock import SYSTEM
+from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.contributions import Outcome
-from dtrain.protocol.pipeline_schedule import order
-from dtrain.roles.chief.machine import Cut
+from dtrain.protocol.pipeline_schedule import FLUSHES, base_version, order
 from dtrain.roles.chief.start import Start
-from dtrain.roles.stage.driver import LeadingDriver, StageDriver, StageStoppedError, TermOverError
+from dtrain.roles.stage.driver import StageDriver, StageStoppedError, TermOverError
 from dtrain.roles.stage.machine import HeldStage, TermShare
+from dtrain.runs.notices import Notice
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
-from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
+from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
 
-
-class StepBoundary:
-    """Admits other threads of this process between two steps, each at the next moment that comes.
-
-    Within ``with boundary:`` another thread, or the one that trains between two steps, finds the variables
-    at rest.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._steps = False
-        self._inside = 0
-        self._wanted = 0
-
-    def begin_step(self) -> None:
-        """Wait until every thread that waits to be admitted has come and left."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._inside and not self._wanted)
-            self._steps = True
-
-    def end_step(self) -> None:
-        with self._changed:
-            self._steps = False
-            self._changed.notify_all()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            self._wanted += 1
-            try:
-                self._changed.wait_for(lambda: not self._steps)
-            finally:
-                self._wanted -= 1
-                self._changed.notify_all()
-            self._inside += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        with self._changed:
-            self._inside -= 1
-            self._changed.notify_all()
+PENDING = Outcome(Verdict.PENDING)
 
 
 @dataclass(frozen=True)
@@ -175,13 +138,39 @@ class StageWeights(dict[str, Array]):
 
 
 class StageReplica(LocalReplica):
-    """The one replica, as one stage has it: it computes its layers, and all apply a gradient or none does."""
+    """The one replica, as one stage has it: it computes its layers.
+
+    Attributes:
+        flights: in their order.
+        rests: whether nothing is in flight in any stage, and nothing comes before the leader wants it.
+        first_base: the oldest version that a batch may use.
+    """
 
     training: "StageTraining"
 
     def __init__(self, training: "StageTraining") -> None:
         super().__init__(training)
-        self.weights = training.store.variables
+        section = training.parts.section
+        self.schedule = section.schedule
+        self.flushes = section.schedule in FLUSHES
+        self._synced = section.vertical_sync and not training.leads
+        self._cut = BatchCut(section.blocks)
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew with the variables that there are now."""
+        self.weights = self.training.store.variables
+        self.flights: deque[Flight] = deque()
+        self.rests = True
+        self.first_base = self._named = self.training.global_step
+        self._running: dict[str, Array] = {}
+        self._outcome = PENDING
+        self.training.images.kept.clear()
+
+    @property
+    def begun(self) -> int:
+        """The version that is made of all that is in flight."""
+        return self.training.global_step + sum(flight.examples > 0 for flight in self.flights)
 
     def compute(
         self,
@@ -195,57 +184,126 @@ class StageReplica(LocalReplica):
         rng: Chance,
         **_: Any,
     ) -> StepResult:
-        """Compute this stage's part of a step; see `Network.loss_and_gradients`."""
-        parts, batch = self.training.parts, self.next_batch()
-        network, driver, section = parts.network, parts.driver, parts.section
-        self.training.boundary.begin_step()
-        cut = BatchCut(section.microbatches)
-        size = _size(x)
+        """Compute this stage's part of a step; see `Network.loss_and_gradients`.
+
+        The result is that of the batch in a schedule that flushes, and in the last stage.
+        """
+        training, batch = self.training, self.next_batch()
+        parts, images = training.parts, training.images
+        network, driver = parts.network, parts.driver
+        size = len(arrays_of(x)[0])
+        target = self.begun + 1
+        self._outcome = PENDING
+        version, marks = self._begin(batch, target)
         entropy: Any = generator_of(rng).bit_generator.seed_seq.entropy  # type: ignore[attr-defined]
-        # The leader's orders have come before its first microbatch.
-        first = [] if network.is_first else driver.take(batch, 0, back=False)
+        if not self.flushes:
+            if version == training.global_step:
+                images.keep(version, training.store)
+            weights = {**images.kept[version][1], **self._running}
         step = network.begin(weights, gradients, loss, entropy)
-        for back, number in order(section.schedule, driver.stages, parts.stage, cut.filled(size)):
-            rows = cut.rows(number, size)
-            part = slice(rows.start, rows.stop)
-            if not back:
-                if network.is_first:
-                    entering: Sequence[Any] = [_rows(x, part)]
-                else:
-                    entering = first if number == 0 else driver.take(batch, number, back=False)
-                left = step.forward(number, len(rows) / size, *entering)
-                if not network.is_last:
-                    driver.send(batch, number, back=False, arrays=left)
+        drains = self.flushes or training.ends_at(target)
+        count, flying = self._cut.filled(size), len(self.flights)
+        self.rests = self.flushes
+        for back, number in order(self.schedule, driver.stages, parts.stage, count, flying, drains=drains):
+            if back:
+                if self.flights:  # fewer fly where a batch has waited for its version
+                    self._pass_back()
                 continue
+            rows = self._cut.rows(number, size)
+            entering = [_rows(x, rows)] if network.is_first else driver.take(batch, number, back=False)
+            left = step.forward(number, len(rows) / size, *entering)
+            judged = None
             if network.is_last:
-                upstream = step.judged(number, _rows(y, part), _rows(sample_weight, part))
+                judged = partial(step.judged, number, _rows(y, rows), _rows(sample_weight, rows))
             else:
-                upstream = [driver.take(batch, number, back=True)[0]]
-            gradient = step.backward(number, upstream)
-            if gradient is not None:
-                driver.send(batch, number, back=True, arrays=[gradient])
-        return step.result()
+                driver.send(batch, number, back=False, arrays=left, version=self._named, marks=marks)
+            ends = size if number == count - 1 else 0
+            self.flights.append(Flight(step, batch, number, version, judged, ends, marks))
+        return step.result() if self.flushes else self._in_flight(step, batch, drains=drains)
+
+    def _in_flight(self, step: StageStep, batch: int, *, drains: bool) -> StepResult:
+        """Go on from a batch that has passed forward; return what is known of it."""
+        network, result = self.training.parts.network, step.result()
+        self.rests = drains
+        if not any_non_finite(list(result.state_updates.values())):
+            self._running |= result.state_updates
+        if network.is_last:
+            return result
+        self.training.state.dealer.pushed(self.rank, batch)
+        return StepResult(result.loss, {}, None, {}, {}, [])
+
+    def _begin(self, batch: int, target: int) -> tuple[int, bool]:
+        """Wait until a batch may begin; return the version that it uses, and whether a checkpoint has it."""
+        training, driver = self.training, self.training.parts.driver
+        first = training.parts.network.is_first
+        if self.rests:
+            training.boundary.begin_step()
+        elif first and training.told_to_end:
+            training.rest()
+        training.look_for_end()
+        while base_version(self.schedule, target, 0, self.first_base) > training.global_step:
+            self._pass_back()
+        # The leader's orders have come before its first microbatch.
+        while not first and not driver.comes(batch, target - 1, rests=self.rests):
+            self.rest()
+        newest, marks = training.global_step, first and not self.rests and training.boundary.wanted
+        self._named, marks = driver.machine.noted.pop(batch, (newest, marks))
+        if not self.flushes:
+            training.hold_end()
+        newest = self._named if self._synced else newest
+        return base_version(self.schedule, target, newest, self.first_base), marks
+
+    def _pass_back(self) -> None:
+        flight = self.flights.popleft()
+        driver, network = self.training.parts.driver, self.training.parts.network
+        place = flight.part, flight.microbatch
+        upstream = [driver.take(*place, back=True)[0]] if flight.judged is None else flight.judged()
+        gradient = flight.step.backward(flight.microbatch, upstream)
+        if gradient is not None:
+            driver.send(*place, back=True, arrays=[gradient])
+        if not flight.examples or self.flushes:
+            return
+        self._passed = flight
+        if not network.is_last:
+            self._make(flight.step.result().loss, None)
+
+    def rest(self) -> None:
+        """Pass back all that is in flight."""
+        while self.flights:
+            self._pass_back()
+        self.rests = True
+        self.training.stands()
 
     def commit(self, loss: float, examples: int, sums: Sums | None, empty: int = 0) -> Outcome:
-        part = self.next_batch()
         if not examples:
-            return self.training.pass_over(part)
-        return self.training.vote(part, self.blocks(), loss, sums, examples)
+            return self.training.pass_over(self.next_batch())
+        if self.flushes:
+            return self.training.vote(self.next_batch(), self.blocks(), loss, sums, examples)
+        if self.training.parts.network.is_last:
+            self._make(loss, sums)
+        return self._outcome
+
+    def _make(self, loss: float, sums: Sums | None) -> None:
+        """Make the version of the batch that has been passed back; `sums` are of the last stage."""
+        result = self._passed.step.result()
+        for name, update in self.updates.items():
+            update[...] = result.state_updates.get(name, self.weights[name])
+        self.rows.update(result.row_gradients)
+        self._outcome = self.training.make_at_once(self._passed, self.blocks(), loss, sums)
+
+    def needs(self, version: int) -> bool:
+        """Return whether a batch uses this version, that is in flight or may come."""
+        if any(flight.version == version for flight in self.flights):
+            return True
+        if self.schedule is Schedule.PIPEDREAM_2BW:
+            return version >= self.begun
+        return self._synced and version >= self._named
 
 
-def _size(x: Any) -> int:
-    while isinstance(x, Mapping | list | tuple):
-        x = next(iter(x.values())) if isinstance(x, Mapping) else x[0]
-    return len(x)
-
-
-def _rows(given: Any, part: slice) -> Any:
+def _rows(given: Any, rows: range) -> Any:
     """Return rows of an array, or of each array of a nest."""
-    if isinstance(given, Mapping):
-        return {name: _rows(each, part) for name, each in given.items()}
-    if isinstance(given, list | tuple):
-        return [_rows(each, part) for each in given]
-    return None if given is None else np.asarray(given)[part]
+    given = tuple(given) if isinstance(given, list) else given
+    return None if given is None else map_arrays(lambda each: np.asarray(each)[rows.start : rows.stop], given)
 
 
 class StageTraining(LocalTraining):
@@ -258,6 +316,10 @@ class StageTraining(LocalTraining):
         """Begin with the variables of this stage."""
         self.parts = parts
         self.boundary = StepBoundary()
+        self.images = self.allocator = Images()
+        self._notice: Notice | None = None
+        self._told_s: float | None = None
+        self._staleness: Counter[int] = Counter()
         self._final: dict[str, Array] = {}
         self._given_up = False
         self._voted: tuple[StageVote, Blocks, int] | None = None
@@ -266,6 +328,7 @@ class StageTraining(LocalTraining):
         self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
         self.weights = StageWeights([spec.name for spec in parts.problem.variables], self._read)
         self.replicas = [StageReplica(self)]
+        parts.driver.look_for_end = self.look_for_end
         parts.problem.computing.stage = self.replicas[0].compute
         self._begin(term)
 
@@ -287,7 +350,7 @@ class StageTraining(LocalTraining):
         with self.lock:
             self.state.go_on_from(own, *self._hold(own))
         for replica in self.replicas:
-            replica.weights = self.store.variables
+            replica.forget()
 
     def _read(self, name: str) -> Array:
         """Return a variable; those of other stages are known here when training has ended, and else zero."""
@@ -308,7 +371,87 @@ class StageTraining(LocalTraining):
             self.go_back()
             return Stepped.NOTHING
         finally:
+            if self.replicas[0].rests:
+                self.stands()
+
+    def rest(self) -> None:
+        """Let nothing be in flight, as the leader has asked; raise as `StageDriver.take`."""
+        self.replicas[0].rest()
+
+    def ends_at(self, version: int) -> bool:
+        """Return whether an epoch ends with a version, and so the pipeline drains."""
+        made = version - self.first_step
+        return made % self.parts.problem.steps_per_epoch == 0 or version >= (self.store.max_steps or 0)
+
+    def stands(self) -> None:
+        """Let others see the variables: nothing is in flight."""
+        self.boundary.end_step()
+
+    # An order to end waits until the pipeline is at rest, and the leader ends too
+
+    def hold_end(self) -> None:
+        self._notice = self._notice or Notice()
+
+    @property
+    def told_to_end(self) -> bool:
+        return self._notice is not None and self._notice.heard
+
+    def heed_end(self) -> None:
+        """End this task if it has been told to end; from now on it does so at once."""
+        self._told_s = None
+        if (notice := self._notice) is not None:
+            self._notice = None
+            notice.close()
+            if notice.heard:
+                signal.raise_signal(signal.SIGTERM)
+
+    def look_for_end(self) -> None:
+        """End this task where it has been told to and the leader ends too, or has not for too long."""
+        if self.told_to_end:
+            now = SYSTEM.now()
+            self._told_s = now if self._told_s is None else self._told_s
+            ends = self.parts.driver.machine.leaves and self.replicas[0].rests
+            if ends or now - self._told_s >= self.parts.leave_s:
+                self.heed_end()
+
+    def make_at_once(self, flight: Flight, gradient: Blocks, loss: float, sums: Sums | None) -> Outcome:
+        """Make the version of one batch, which this stage has passed back: no other stage is waited for, but
+        that the leader hears of all. A gradient that is not finite counts as a version, and changes nothing.
+        """
+        driver, replica, section = self.parts.driver, self.replicas[0], self.parts.section
+        finite = not any_non_finite(gradient)
+        told = StageVote(
+            term=driver.machine.term, batch=flight.part, finite=finite, loss=loss, sums=sums, made=True
+        )
+        if self.leads:
+            verdict, sums = driver.vote(told)
+            loss = verdict.loss
+        base, now = flight.version, self.global_step
+        if now > base and section.stale_gradients is StaleGradients.COMPENSATE:
+            compensation = DelayCompensation(section.compensation, self.store.trainable)
+            compensation.remember(0, base, self.images.kept[base][0])
+            gradient = compensation.compensate(0, base, gradient, self.store.values)
+        _, scale = StalenessRule(section.stale_gradients).judge(now - base)
+        self.images.keep_only(replica.needs)
+        if replica.needs(now):
+            self.images.keep(now, self.store)
+
+        def update() -> None:
+            self.state.dealer.settle(flight.part)
+            if finite:
+                self._make(Contributions([gradient], 1, None, now, scale))
+                self.store.show_newest()
+
+        self.advance(update, [sums], loss, flight.examples if self.leads else 0)
+        self._staleness[now - base] += 1
+        self.parts.reporter.status.staleness_counts = self._staleness
+        if not self.leads:
+            driver.vote(told)
+        driver.reached(self.global_step, marks=flight.marks and not self.leads)
+        if self.leads and flight.marks:
             self.boundary.end_step()
+            self.boundary.begin_step()
+        return APPLIED if finite else self.refuse(loss)
 
     def vote(self, part: int, gradient: Blocks, loss: float, sums: Sums | None, examples: int) -> Outcome:
         """Apply the gradient of a batch, if that of every stage is finite."""
@@ -343,6 +486,7 @@ class StageTraining(LocalTraining):
 
     def go_back(self) -> None:
         """Enter the next term."""
+        self.heed_end()
         frame = self.parts.driver.enter(self.parts.number, self.parts.plan.hash)
         if not isinstance(frame.message, PipelineTerm):
             raise PeerLostError("the leader has ended this call of fit while this stage was away from it")
@@ -351,6 +495,7 @@ class StageTraining(LocalTraining):
         self._begin(frame.message.term)
 
     def _conclude(self) -> bool:
+        self.heed_end()
         frame = self.parts.driver.await_conclusion()
         assert isinstance(frame.message, Conclude)
         self.state.tally.rows.update(frame.message.rows)
@@ -378,6 +523,8 @@ class StageTraining(LocalTraining):
         specs = self.parts.plans[self.parts.stage].variables
         values = {spec.name: block.reshape(spec.shape) for spec, block in zip(specs, blocks, strict=False)}
         super().order(FitOrder(message.optimizer, message.stop, values or None))
+        if values:
+            self.replicas[0].forget()
 
     def order(self, order: FitOrder) -> None:
         return
@@ -385,6 +532,8 @@ class StageTraining(LocalTraining):
     def close(self, error: BaseException | None = None) -> None:
         """End it; where this task was told to end, the leader may still save what this stage has."""
         self._given_up = error is not None
+        if self._notice is not None:
+            self._notice.close()
         if isinstance(error, SystemExit | KeyboardInterrupt):
             self.parts.driver.leaves(self.parts.leave_s)
             with contextlib.suppress(DtrainError):
@@ -398,183 +547,6 @@ class StageTraining(LocalTraining):
         if self._voted is not None:
             self._obey_verdict(*driver.vote(self._voted[0]))
         driver.linger()
-
-
-class StagesHolder(FitHolder):
-    """The state of all stages, as the leader saves it.
-
-    Attributes:
-        finishing: whether the leader waits for the last checkpoint, and can go back when that fails.
-    """
-
-    def __init__(self, training: "LeadingTraining", start: Start) -> None:
-        super().__init__(start, training.store, training.state.dealer, training.lock)
-        self._training = training
-        self._driver = training.driver
-        self.plan = training.parts.plan
-        self.finishing = False
-
-    def snapshot(self, cut: Cut, newest: int, last: int) -> list[SnapshotReply]:
-        """Have every stage remember what it holds, while no step is under way."""
-        try:
-            with self._training.boundary:
-                own = super().snapshot(cut, newest, last)
-                return own + self._driver.snapshot(self.global_step)
-        except (TermOverError, PeerError) as error:
-            if self.finishing:
-                return [SnapshotReply(state=self.begun.but(version=-1), slots=())]
-            raise CheckpointError(f"a stage has lost its variables: {error}") from None
-
-    def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
-        if not server:
-            return super().snapshot_rows(server, question)
-        return self._driver.snapshot_rows(server, question)
-
-
-def next_term(parts: StageParts) -> int:
-    """Return a term later than every one before, also of an earlier process of the leader."""
-    return max(parts.driver.machine.term, parts.incarnation()) + 1
-
-
-class LeadingTraining(StageTraining):
-    """One call of `fit` in the stage that leads."""
-
-    leads = True
-
-    def __init__(
-        self, parts: StageParts, start: Start, restored: Callable[[], Start], begun: Callable[[], None]
-    ) -> None:
-        """Begin a term in all stages; `restored` reads the newest checkpoint, `begun` tells of each term."""
-        assert isinstance(parts.driver, LeadingDriver)
-        self.driver = parts.driver
-        self._restored = restored
-        self._begun = begun
-        self._known: tuple[int, int, dict[str, Array]] = (0, 0, {})
-        self._told = 0
-        term = next_term(parts)
-        self._give(parts, start, term)
-        super().__init__(parts, start, term)
-        self.state = StagesHolder(self, parts.start_of(parts.stage, start))
-
-    def _give(self, parts: StageParts, start: Start, term: int) -> None:
-        """Give every other stage its variables."""
-        shares = [share_of(parts.start_of(stage, start)) for stage in range(self.driver.stages)]
-        self.driver.give(term, shares)
-
-    def go_back(self) -> None:
-        """Begin the next term in all stages from the newest checkpoint."""
-        parts, reached = self.parts, self.global_step
-        lost = [str(self.driver.machine.tasks[stage]) for stage in sorted(self.driver.machine.lost)]
-        rolled_back = self.state.begun.lineage.rolled_back_steps
-        term = next_term(parts)
-        self.driver.gather(parts.number, parts.plan.hash, term, self.driver.patience_s, voids=True)
-        start = self._restored()
-        version = start.state.version
-        lineage = replace(start.state.lineage, rolled_back_steps=rolled_back + max(0, reached - version))
-        start = start.but(lineage=lineage)
-        self._give(parts, start, term)
-        self._hold_again(start)
-        if self.saver is not None:
-            self.saver.go_back_to(start)
-        self._begin(term)
-        self._begun()
-        parts.reporter.warn(
-            f"{', '.join(lost) or 'a stage'} had lost its variables: every stage goes back from step "
-            f"{reached} to the checkpoint of step {version}"
-        )
-
-    def _read(self, name: str) -> Array:
-        if self._given_up or name in self.store.variables:
-            return super()._read(name)
-        position = (self.driver.machine.term, self.global_step)
-        if self._known[:2] != position or name not in self._known[2]:
-            self._known = (*position, self._fetched())
-        return self._known[2][name]
-
-    def _fetched(self) -> dict[str, Array]:
-        """Return the variables of all other stages; after a loss those of the checkpoint."""
-        while True:
-            try:
-                return {
-                    spec.name: block.reshape(spec.shape)
-                    for stage in self.driver.machine.others
-                    for spec, block in zip(
-                        self.parts.plans[stage].variables, self.driver.values_of(stage), strict=True
-                    )
-                }
-            except TermOverError:
-                self.go_back()
-
-    def _conclude(self) -> bool:
-        """Save the last step, and end the call of `fit` in all stages."""
-        assert isinstance(self.state, StagesHolder)
-        if self.saver is not None:
-            self.state.finishing = True
-            try:
-                saved = self.saver.finish()
-            finally:
-                self.state.finishing = False
-            if not saved:
-                self.go_back()
-                return False
-        variables = self.parts.problem.variables
-        self.driver.conclude(
-            dict(self.recorded),
-            lambda: [np.ascontiguousarray(self.weights[spec.name]).reshape(-1) for spec in variables],
-        )
-        return True
-
-    def close(self, error: BaseException | None = None) -> None:
-        super().close(error)
-        if self.saver is not None:
-            self.saver.stop()
-
-    def _leave(self) -> None:
-        """Write a last checkpoint, if all stages are there; none of them is needed any more then."""
-        verdict = None if self._voted is None else self.driver.machine.verdict_on(self._voted[0].batch)
-        if verdict is not None:
-            self._obey_verdict(verdict, None)
-        try:
-            if self.saver is not None:
-                self.saver.stop(save=True)
-        except DtrainError as failed:
-            self.parts.reporter.warn(f"no last checkpoint: {failed}")
-        self.driver.release()
-
-    def order(self, order: FitOrder) -> None:
-        """Carry out an order in all stages; after a loss again, if no step was lost with it."""
-        while order.optimizer is not None:
-            before = self.global_step
-            try:
-                self.driver.order(*self._told_others(order))
-                break
-            except TermOverError:
-                self.go_back()
-                if self.global_step < before:
-                    return
-        weights = order.weights
-        own = None if weights is None else {name: weights[name] for name in self.store.variables}
-        LocalTraining.order(self, replace(order, weights=own))
-        self._known = (0, 0, {})
-
-    def _told_others(self, order: FitOrder) -> tuple[Control, list[Blocks]]:
-        self._told += 1
-        control = Control(
-            generation=self.parts.number,
-            number=(self.driver.machine.term, self._told),
-            term=self.driver.machine.term,
-            version=self.global_step,
-            optimizer=order.optimizer or {},
-            stop=order.stop,
-        )
-        if order.weights is None:
-            return control, []
-        plans = self.parts.plans
-        weights = order.weights
-        return control, [
-            [np.ascontiguousarray(weights[spec.name]).reshape(-1) for spec in plan.variables]
-            for plan in plans
-        ]
 
 
 def enter(parts: StageParts) -> StageTraining | None:
