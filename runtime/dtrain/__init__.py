@@ -68,6 +68,7 @@ _PUBLIC = {
     "Strategy": "dtrain.strategies.interface:Strategy",
     "Training": "dtrain.strategies.interface:Training",
     "Variable": "dtrain.strategies.replicas.variable:Variable",
+    "device": "dtrain.learning.graphs.by_hand:device",
     "load_model": "dtrain.training.saved_models:load_model",
     "Estimator": "dtrain.compat.estimator:Estimator",
     "EvalSpec": "dtrain.compat.estimator:EvalSpec",

@@ -39,6 +39,7 @@ from dtrain.learning.core import regularizers as regularizers
 from dtrain.learning.core.sparse_rows import SparseRows as SparseRows
 from dtrain.learning.functions import arithmetic as _arithmetic
 from dtrain.learning.functions.tapes import GradientTape as GradientTape
+from dtrain.learning.graphs.by_hand import device as device
 from dtrain.learning.layers import Input as Input
 from dtrain.strategies.choice import TrainingArguments as _TrainingArguments
 from dtrain.strategies.choice import get_strategy as get_strategy

@@ -64,6 +64,7 @@ class Way:
 SERVERS = ("--workers", "2", "--ps", "2")
 MIRRORED = ("--strategy", "multi_worker_mirrored", "--workers", "2")
 BACKUP = ("--backup-workers", "1", "--set", "training.on_stale=retry_same_batch")
+BACKUP_OF_HOSTS = {"backup_workers": 1, "on_stale": "retry_same_batch"}
 BOUND = ("--staleness-bound", "2")
 WAYS = {
     "single": Way("one task", ("--strategy", "single"), parts=1),
@@ -76,6 +77,7 @@ WAYS = {
     "one host": Way("one host", MIRRORED),
     "one host, backups": Way("one host", (*MIRRORED, *BACKUP), 2, exact=False),
     "hosts": Way("hosts", {"strategy": "multi_worker_mirrored"}),
+    "hosts, backups": Way("hosts", {"strategy": "multi_worker_mirrored", **BACKUP_OF_HOSTS}, exact=False),
     "servers over hosts": Way("hosts", {"strategy": "parameter_server", "updates": "sync"}),
 }
 
@@ -161,6 +163,11 @@ class Death:
         """The tasks that may come too late, or not at all: struck ones, and those of a host that others go on without."""
         long = [blow for blow in self.blows if blow.links and (blow.for_s is None or blow.for_s > LEASE_S)]
         apart = [set.intersection(*map(set, blow.links)) if max(self.layout) > 1 else {0, 1} for blow in long]
+        if (
+            self.strategy == "hosts, backups"
+        ):  # a whole host is left behind where one of its replicas stands still
+            stopped = (blow.tasks for blow in self.blows if not blow.links and (blow.for_s or 0) > LEASE_S)
+            apart += [{self.hosts[task] for task in tasks} for tasks in stopped]
         return self.struck | {task for task, host in self.hosts.items() if host in set().union(*apart)}
 
     def program(self, lasting_s):
@@ -179,7 +186,7 @@ def draw(seed):
     """The story of a seed: every strategy in turn, and each of its faults in turn."""
     random, strategy = Random(f"deaths {seed}"), list(WAYS)[seed % len(WAYS)]
     way = WAYS[strategy]
-    faults = [each for each in FAULTS[way.place] if each != CUT_TO_THE_END or strategy == "hosts"]
+    faults = [each for each in FAULTS[way.place] if each != CUT_TO_THE_END or strategy.startswith("hosts")]
     fault = faults[seed // len(WAYS) % len(faults)]
     layout = servers = ()
     if way.place == "hosts":
@@ -189,7 +196,7 @@ def draw(seed):
         layout = random.choice(layouts)
         servers = (0, 1) if with_servers else ()
     exact = way.exact and random.random() < 0.5
-    lease_s = LEASE_OF_HOSTS_S if strategy == "hosts" else LEASE_S
+    lease_s = LEASE_OF_HOSTS_S if strategy.startswith("hosts") else LEASE_S
     for_s = None
     if fault.endswith("shortly"):
         for_s = random.uniform(0.2, 0.6) * lease_s

@@ -36,16 +36,38 @@ def data_of():
     return x, np.eye(3, dtype=np.float32)[chance.integers(0, 3, ROWS)]
 
 
-def layers_of():
+def layers_of(plain=False):
+    """`plain`: no layer holds state."""
     layers = dt.layers
     return [
         layers.Dense(9, activation="tanh", input_shape=(6,)),
         layers.Dropout(0.3),
-        layers.BatchNormalization(),
+        *([] if plain else [layers.BatchNormalization()]),
         layers.Dense(7, activation="relu", kernel_regularizer="l2"),
         layers.GaussianNoise(0.1),
         layers.Dense(3),
     ]
+
+
+def placed(places):
+    """Two halves that read each other, and a layer of sequences; layers are on the tasks of their names in `places`."""
+    layers = dt.layers
+
+    def on(name, make, *inputs):
+        with dt.device(places.get(name)):
+            return make(*inputs)
+
+    x = layers.Input((6,))
+    left, right = (
+        on(name, lambda name=name: layers.Dense(5, activation="tanh", name=name))(x)
+        for name in ("left", "right")
+    )
+    both = on("both", layers.Concatenate)([left, right])
+    rows = layers.Reshape((5, 2))(both)
+    low = on("low", lambda: layers.LSTM(4, return_sequences=True, name="low"))(rows)
+    high = on("high", lambda: layers.LSTM(4, name="high"))(layers.Dropout(0.3)(low))
+    out = on("out", lambda: layers.Dense(3, name="out"))(layers.Concatenate()([high, right]))
+    return dt.Model(x, out)
 
 
 def main():
@@ -56,11 +78,13 @@ def main():
     parser.add_argument("--assign_at", type=int, default=0)
     parser.add_argument("--stop_at", type=int, default=0)
     parser.add_argument("--save")
+    parser.add_argument("--plain", action="store_true")
+    parser.add_argument("--place", type=json.loads, help="the task of each layer of another model, by name")
     args = parser.parse_args()
     x, y = data_of()
     strategy = dt.get_strategy()
     with strategy.scope():
-        model = dt.Sequential(layers_of())
+        model = dt.Sequential(layers_of(args.plain)) if args.place is None else placed(args.place)
         optimizer = dt.optimizers.SGD(RATE) if args.optimizer == "sgd" else dt.optimizers.Adam(RATE)
         model.compile(optimizer, "mse", metrics=["accuracy"])
     data = dt.data.Dataset.from_tensor_slices((x, y)).batch(BATCH)

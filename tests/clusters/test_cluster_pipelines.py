@@ -79,6 +79,41 @@ def test_callbacks_several_fits_evaluate_and_checkpoints_do_as_in_one_stage(laun
     assert saved_steps(two.run_dir) == saved_steps(one.run_dir)
 
 
+def test_a_stage_with_replicas_trains_as_the_reference_does(launcher):
+    """Two replicas compute the first of two stages; the last batch has fewer microbatches than there are."""
+    saved = launcher.folder / "weights.npz"
+    words = ("--set", "training.stages=[dense, dense_1]", "--set", "training.stage_replicas={0: 2}")
+    more = ("--workers", "2", "--set", "training.microbatches=4", STAGED, "--save", str(saved), "--plain")
+    succeeded(launch := launcher.start(*words, *PIPELINE, *more))
+    network = Network(staged.layers_of(plain=True))
+    weights = dict(network.initial_values(0))
+    x, y = staged.data_of()
+    for step in range(staged.EPOCHS * -(-staged.ROWS // staged.BATCH)):
+        start = step * staged.BATCH % (-(-staged.ROWS // staged.BATCH) * staged.BATCH)
+        part, target = x[start : start + staged.BATCH], y[start : start + staged.BATCH]
+        first = {"dense/kernel": 2, "dense/bias": 2}
+        words = (0, step, 0, 0, 1)
+        gradients, _, _ = reference_step(network, weights, part, target, MeanSquaredError(), 4, words, first)
+        for name, gradient in gradients.items():
+            weights[name] = weights[name] - np.float32(staged.RATE) * gradient
+    with np.load(saved) as found:
+        assert found.keys() == weights.keys()
+        assert all(np.array_equal(found[name], weights[name]) for name in weights)
+    told(launch, "history")
+
+
+def test_layers_placed_by_hand_give_the_bits_of_one_task(launcher):
+    """Halves that read each other, and a layer of sequences on each task; orders reach tasks that read inputs alone."""
+    words = (STAGED, "--optimizer", "adam", "--assign_at", "4", "--stop_at", "12", "--place")
+    places = {"left": "worker:0", "right": "/job:worker/task:1", "low": "chief:0", "high": "worker:1"}
+    one = launcher.start("--set", "cluster.worker=0", *PIPELINE, *words, "{}")
+    three = launcher.start("--set", "cluster.worker=2", *PIPELINE, *words, json.dumps(places))
+    for launch in (one, three):
+        succeeded(launch)
+    for what in ("history", "weights", "evaluated"):
+        assert told(three, what) == told(one, what, TASKS[:1])
+
+
 def test_a_run_goes_on_with_another_number_of_stages(launcher):
     """A checkpoint is one cut through all stages, and has every variable and slot."""
     words = (STAGED, "--optimizer", "adam")

@@ -6,9 +6,10 @@ from dtrain.learning.core import regularizers
 from dtrain.learning.layers.base import Call
 
 
-def reference_step(network, weights, x, y, loss, microbatches, words):
+def reference_step(network, weights, x, y, loss, microbatches, words, replicas=None):
     """The gradient of a stack of layers, new values of what is not trained, and the loss.
 
+    `replicas` has the names of variables whose stage has several of them, and how many: microbatches in turn.
     `words` are those from which the chance of the step follows; a layer's adds the microbatch, its place, and 2.
     """
     steps = network.graph.steps[1:]
@@ -39,8 +40,18 @@ def reference_step(network, weights, x, y, loss, microbatches, words):
                 penalty = regularizers.get(weight.regularizer)
                 if penalty is not None:
                     penalty.add_gradient(own[weight.name], places[weight.name], float(share))
-                total[name] = total[name] + places[weight.name] if name in total else places[weight.name]
-    return total, updates, lost
+                sums = total.setdefault(name, {})
+                turn = number % (replicas or {}).get(name, 1)
+                sums[turn] = sums[turn] + places[weight.name] if turn in sums else places[weight.name]
+    return {name: added(sums) for name, sums in total.items()}, updates, lost
+
+
+def added(sums):
+    """The sums of replicas, added in their order."""
+    result = sums[0]
+    for turn in range(1, len(sums)):
+        result = result + sums[turn]
+    return result
 
 
 def reference_of_versions(

@@ -12,9 +12,16 @@ from dtrain.errors import SpecError
 from dtrain.learning import layers as L
 from dtrain.learning.graphs import stages
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.stages import StageNetwork, cut_before, cut_evenly, obstacle
+from dtrain.learning.graphs.stages import (
+    StageNetwork,
+    cut_before,
+    cut_evenly,
+    obstacle,
+    segments_of,
+)
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
-from dtrain.protocol.pipeline_schedule import order
+from dtrain.protocol.pipeline_schedule import FLUSHES, order
+from dtrain.state.stage_layout import StageLayout
 
 WORDS = (3, 5, 0, 0, 1)
 
@@ -79,44 +86,90 @@ def weights_of(network):
     return network.initial_values(seed=2)
 
 
-def stage_networks(network, ranges):
-    return [StageNetwork(network.graph, each) for each in ranges]
+def computed(network, segments, x, y, loss, microbatches=4, schedule=Schedule.ONE_F_ONE_B):
+    """All tasks by turns in this process: gradients, new values and the loss of a step.
 
-
-def computed(network, ranges, x, y, loss, microbatches=4, schedule=Schedule.ONE_F_ONE_B):
-    """All stages by turns in this process: gradients, new values and the loss of a step."""
-    weights, parts = weights_of(network), stage_networks(network, ranges)
-    gradients = [
-        {spec.name: np.full(spec.shape, np.nan, np.float32) for spec in part.variables if spec.trainable}
-        for part in parts
-    ]
-    begun = [part.begin(weights, own, loss, WORDS) for part, own in zip(parts, gradients, strict=True)]
+    A task does what its schedule says; it stops where an array has not come. Replicas of a stage add up in order.
+    """
+    layout = StageLayout(segments)
+    weights, edges = weights_of(network), layout.edges
     block = -(-len(x) // microbatches)
     rows = [slice(start, start + block) for start in range(0, len(x), block)]
-    work = [list(order(schedule, len(parts), stage, len(rows))) for stage in range(len(parts))]
-    forward, back = {}, {}
-    while any(work):
-        for stage, step in enumerate(begun):
-            while work[stage]:
-                goes_back, number = work[stage][0]
-                if goes_back:
-                    if stage < len(begun) - 1 and (stage, number) not in back:
-                        break
-                    upstream = [back.pop((stage, number))] if stage < len(begun) - 1 else None
-                    upstream = step.judged(number, y[rows[number]], None) if upstream is None else upstream
-                    back[stage - 1, number] = step.backward(number, upstream)
+    tasks = sorted({task for each in segments for task in each.tasks})
+    gradients, begun, work = {}, {}, {}
+    for task in tasks:
+        parts = {place: StageNetwork(network, segments[place]) for place in layout.of(task)}
+        gradients[task] = {
+            spec.name: np.full(spec.shape, np.nan, np.float32)
+            for part in parts.values()
+            for spec in part.variables
+            if spec.trainable
+        }
+        for place, part in parts.items():
+            begun[task, place] = part.begin(
+                weights, gradients[task], loss, WORDS, penalises=task == segments[place].tasks[0]
+            )
+        replicas = segments[layout.of(task)[0]].tasks
+        work[task] = [
+            (back, number, place)
+            for back, number in order(schedule, len(tasks), replicas[0], len(rows))
+            if replicas[number % len(replicas)] == task
+            for place in (reversed(layout.of(task)) if back else layout.of(task))
+        ]
+    arrived = {}
+    while any(work.values()):
+        before = {task: len(left) for task, left in work.items()}
+        for task in tasks:
+            while work[task]:
+                back, number, place = work[task][0]
+                into = [e for e, edge in enumerate(edges) if edge.target == place]
+                out = [e for e, edge in enumerate(edges) if edge.source == place]
+                if not all((back, number, e) in arrived for e in (out if back else into)):
+                    break
+                work[task].pop(0)
+                step = begun[task, place]
+                if back:
+                    upstream = [
+                        total(
+                            [arrived.pop((True, number, e)) for e in reversed(out) if edges[e].slot == slot]
+                        )
+                        for slot in segments[place].leaving
+                    ]
+                    if segments[place].is_last:
+                        upstream = step.judged(number, of_rows(y, rows[number]), None)
+                    for e, gradient in zip(into, step.backward(number, upstream), strict=True):
+                        arrived[True, number, e] = gradient
                 else:
-                    if stage and (stage, number) not in forward:
-                        break
-                    entering, mask = forward.pop((stage, number)) if stage else (x[rows[number]], None)
                     share = len(x[rows[number]]) / len(x)
-                    left = step.forward(number, share, entering, mask)
-                    forward[stage + 1, number] = [None if each is None else each.copy() for each in left]
-                work[stage].pop(0)
-    results = [step.result() for step in begun]
-    merged = {name: array for own in gradients for name, array in own.items()}
+                    given = [arrived.pop((False, number, e)) for e in into]
+                    left = step.forward(number, share, x[rows[number]], given)
+                    for e in out:
+                        array, mask = left[segments[place].leaving.index(edges[e].slot)]
+                        arrived[False, number, e] = np.array(array), mask
+        assert before != {task: len(left) for task, left in work.items()}, "all tasks wait"
+    results = [step.result() for step in begun.values()]
+    merged = {}
+    for own in gradients.values():
+        for name, array in own.items():
+            merged[name] = merged[name] + array if name in merged else array
     updates = {name: value for result in results for name, value in result.state_updates.items()}
-    return merged, updates, sum(result.loss for result in results), results[-1]
+    last = next(result for result in results if result.outputs is not None)
+    return merged, updates, sum(result.loss for result in results), last
+
+
+def of_rows(y, rows):
+    return [each[rows] for each in y] if isinstance(y, list) else y[rows]
+
+
+def total(gradients):
+    first, *others = gradients
+    for each in others:
+        first = first + each
+    return first
+
+
+def chain(network, ranges, replicas=()):
+    return segments_of(ranges, network.graph, replicas or [1] * len(ranges))
 
 
 def all_cuts(network):
@@ -128,16 +181,16 @@ def all_cuts(network):
 
 
 @pytest.mark.parametrize("name", ZOO)
-@pytest.mark.parametrize("schedule", Schedule)
+@pytest.mark.parametrize("schedule", FLUSHES)
 def test_every_cut_of_every_model_gives_the_bits_of_the_whole(name, schedule):
     network = ZOO[name]()
     x, y = data_of(network)
     loss = CategoricalCrossentropy() if name == "softmax" else MeanSquaredError()
     first, *others = all_cuts(network)
     assert others
-    gradients, updates, lost, result = computed(network, first, x, y, loss)
+    gradients, updates, lost, result = computed(network, chain(network, first), x, y, loss)
     for ranges in others:
-        found = computed(network, ranges, x, y, loss, schedule=schedule)
+        found = computed(network, chain(network, ranges), x, y, loss, schedule=schedule)
         for expected, given in ((gradients, found[0]), (updates, found[1])):
             assert given.keys() == expected.keys()
             assert all(np.array_equal(given[each], expected[each]) for each in expected), ranges
@@ -151,11 +204,31 @@ def test_the_bits_are_those_of_the_reference_also_with_an_uneven_last_microbatch
     network = ZOO[name]()
     x, y = data_of(network)
     expected = reference_step(network, weights_of(network), x, y, MeanSquaredError(), microbatches, WORDS)
-    found = computed(network, cut_evenly(network.graph, 3), x, y, MeanSquaredError(), microbatches)
+    found = computed(
+        network, chain(network, cut_evenly(network.graph, 3)), x, y, MeanSquaredError(), microbatches
+    )
     for given, wanted in zip(found[:2], expected[:2], strict=True):
         assert given.keys() == wanted.keys()
         assert all(np.array_equal(given[each], wanted[each]) for each in wanted)
     assert found[2] == pytest.approx(expected[2], rel=1e-12)
+
+
+@pytest.mark.parametrize("schedule", FLUSHES)
+@pytest.mark.parametrize("replicas", [(2, 1), (3, 1), (2, 2, 1), (1, 3, 1), (3, 2, 1)])
+def test_replicas_of_a_stage_compute_microbatches_in_turn_and_add_up_in_order(replicas, schedule):
+    network = dense()
+    x, y = data_of(network)
+    segments = chain(network, cut_evenly(network.graph, len(replicas)), replicas)
+    of_name = {
+        spec.name: len(each.tasks) for each in segments for spec in StageNetwork(network, each).variables
+    }
+    for microbatches in (4, 6, 11):
+        expected = reference_step(
+            network, weights_of(network), x, y, MeanSquaredError(), microbatches, WORDS, of_name
+        )
+        found = computed(network, segments, x, y, MeanSquaredError(), microbatches, schedule)
+        assert all(np.array_equal(found[0][name], expected[0][name]) for name in expected[0])
+        assert found[2] == pytest.approx(expected[2], rel=1e-12)
 
 
 def test_penalties_are_those_of_the_whole_batch():
@@ -166,7 +239,9 @@ def test_penalties_are_those_of_the_whole_batch():
     result = network.loss_and_gradients(
         weights_of(network), x, y, MeanSquaredError(), whole, rng=np.random.default_rng(0)
     )
-    found, _, lost, _ = computed(network, cut_evenly(network.graph, 2), x, y, MeanSquaredError())
+    found, _, lost, _ = computed(
+        network, chain(network, cut_evenly(network.graph, 2)), x, y, MeanSquaredError()
+    )
     assert lost == pytest.approx(result.loss, rel=1e-6)
     for name, gradient in whole.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)

@@ -59,7 +59,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "training.replicas": {"cluster": {"chief": 1}, "training": {"strategy": "mirrored"}},
     **{
         f"training.{key}": {"cluster": {"chief": 1, "worker": 2}, "training": {"strategy": "pipeline"}}
-        for key in ("stages", "schedule", "microbatches")
+        for key in ("stages", "schedule", "microbatches", "stage_replicas")
     },
 }
 """What else a spec says where a key has no use without it."""
@@ -103,6 +103,7 @@ TRIED: dict[str, tuple[Any, ...]] = {
     "training.stages": ("auto", 2, 3, ["a", "b", "c"]),
     "training.schedule": ("gpipe", "1f1b", "pipedream"),
     "training.microbatches": (2, 3),
+    "training.stage_replicas": ({"0": 2}, {"2": 2}, {"a": 2}, {"0": 0}),
     "checkpoint.every_s": (0.1, 0.09),
     "checkpoint.remote": ("s3://bucket/run",),
     "restart.worker.policy": ("never", "on_failure", "always"),

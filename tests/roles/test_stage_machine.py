@@ -26,9 +26,12 @@ from dtrain.messages import (
 )
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare, with_loss
 from dtrain.state.fit_state import FitState
+from dtrain.state.stage_layout import ArrayRoute
 
 TASKS = (TaskId(Role.CHIEF, 0), TaskId(Role.WORKER, 0), TaskId(Role.WORKER, 1))
 HASH = "plan"
+CHAIN = [ArrayRoute((0,), (1,)), ArrayRoute((1,), (2,))]
+"""What travels between three stages in a row."""
 
 
 class Held:
@@ -50,12 +53,12 @@ class Held:
 
 def begun(stage=1, term=5, version=10):
     machine, held = StageMachine(stage, TASKS), Held()
-    machine.begin(1, term, version, held.stage())
+    machine.begin(1, term, version, held.stage(), CHAIN)
     return machine, held
 
 
 def tensor(microbatch=0, *, term=5, batch=3, back=False, values=(1.0, 2.0), **changed):
-    fields = {"shape": (1, len(values)), **changed}
+    fields = {"shape": (1, len(values)), "edge": 1 if back else 0, **changed}
     message = StageTensor(term=term, batch=batch, microbatch=microbatch, back=back, **fields)
     return message, [np.array(values, np.float32)]
 
@@ -66,7 +69,7 @@ def said(sends):
 
 def test_an_array_counts_once_however_often_it_comes():
     machine, _ = begun()
-    place = Place(5, 3, False, 0)
+    place = Place(5, 3, False, 0, 0, TASKS[0])
     for _ in range(2):
         assert said(machine.receive("a", TASKS[0], *tensor())) == [("a", Acknowledged)]
     [found] = machine.take(place)
@@ -79,7 +82,7 @@ def test_a_mask_comes_with_its_array():
     machine, _ = begun()
     message, blocks = tensor(mask=(1, 2))
     machine.receive("a", TASKS[0], message, [*blocks, np.array([True, False])])
-    array, mask = machine.take(Place(5, 3, False, 0))
+    array, mask = machine.take(Place(5, 3, False, 0, 0, TASKS[0]))
     assert (array.shape, mask.tolist()) == ((1, 2), [[True, False]])
 
 
@@ -88,6 +91,8 @@ def test_a_mask_comes_with_its_array():
     [
         (TASKS[2], {}, "worker:1 is not the stage that sends this to worker:0"),
         (TASKS[0], {"back": True}, "chief:0 is not the stage that sends this"),
+        (TASKS[0], {"edge": 1}, "chief:0 is not the stage that sends this"),
+        (TASKS[0], {"edge": 2}, "chief:0 is not the stage that sends this"),
         (TASKS[0], {"shape": (2, 2)}, "arrays of \\[4\\] elements were announced, and have \\[2\\]"),
         (TASKS[0], {"shape": (-1, -2)}, "elements were announced"),
         (TASKS[0], {"mask": (1, 2)}, "arrays of \\[2, 2\\] elements were announced"),
@@ -108,9 +113,9 @@ def test_what_comes_of_a_later_term_waits_for_it_and_of_an_earlier_one_is_droppe
     machine.receive("a", TASKS[0], *tensor(term=6, batch=9))
     assert said(machine.receive("b", TASKS[0], VoidTerm(term=5), ())) == [("b", Acknowledged)]
     assert machine.is_over
-    machine.begin(1, 6, 8, held.stage())
+    machine.begin(1, 6, 8, held.stage(), CHAIN)
     assert not machine.is_over
-    assert machine.take(Place(6, 9, False, 0)) is not None
+    assert machine.take(Place(6, 9, False, 0, 0, TASKS[0])) is not None
     assert not machine.arrived
 
 
@@ -144,7 +149,7 @@ def leading():
     shares = [TermShare(FitState(version=stage), (), ()) for stage in range(3)]
     sends = machine.give(5, shares)
     assert [(send.caller, send.message.state.version) for send in sends] == [("e1", 1), ("e2", 2)]
-    machine.begin(1, 5, 0, held.stage())
+    machine.begin(1, 5, 0, held.stage(), CHAIN)
     assert not machine.is_over
     return machine
 

@@ -8,7 +8,7 @@ import numpy as np
 from dtrain.cluster import ClusterSpec
 from dtrain.config import training_section
 from dtrain.learning import optimizers
-from dtrain.learning.graphs.stages import StageNetwork
+from dtrain.learning.graphs.stages import StageNetwork, segments_of
 from dtrain.messages import Hello, Sums
 from dtrain.parameters import placement
 from dtrain.roles.chief.start import fresh
@@ -17,6 +17,7 @@ from dtrain.roles.stage.machine import LeadingStage, StageMachine
 from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import UNCUT
+from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.interface import Problem, Stepped
 from dtrain.strategies.pipeline.leading import LeadingTraining
 from dtrain.strategies.pipeline.training import StageParts, enter
@@ -65,7 +66,8 @@ class StagesInMemory:
         return kind(machine(stage, self.tasks), hello, self.cluster, connect, SilentReporter(), END_S)
 
     def _parts(self, stage):
-        networks = [StageNetwork(self.network.graph, each) for each in self.ranges]
+        layout = StageLayout(segments_of(self.ranges, self.network.graph, [1] * len(self.ranges)))
+        networks = [StageNetwork(self.network, each) for each in layout.segments]
         stage_of = {spec.name: number for number, each in enumerate(networks) for spec in each.variables}
         variables = self.problem.variables
         count = len(networks)
@@ -77,7 +79,10 @@ class StagesInMemory:
                 placement.plan([spec for spec in variables if stage_of[spec.name] == each], servers=1)
                 for each in range(count)
             ],
-            network=networks[stage],
+            owners=range(count),
+            networks={stage: networks[stage]},
+            layout=layout,
+            schedule=self.section.schedule,
             driver=self.drivers[stage],
             section=self.section,
             reporter=self.drivers[stage]._reporter,

@@ -56,8 +56,8 @@ def trained(name, ranges, settings):
     found = pipeline.run(batch_of, loss, words_of)
     stage_of = {
         spec.name: stage
-        for stage, each in enumerate(ranges)
-        for spec in StageNetwork(network.graph, each).variables
+        for stage, each in enumerate(segments_of(ranges, network.graph, [1] * len(ranges)))
+        for spec in StageNetwork(network, each).variables
     }
     expected = reference_of_versions(
         network,

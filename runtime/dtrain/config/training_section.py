@@ -79,6 +79,7 @@ class PlainSettings(TypedDict, total=False):
     stages: Stages
     schedule: Literal["gpipe", "1f1b", "pipedream", "pipedream_2bw"]
     microbatches: AtLeast1[int] | None
+    stage_replicas: dict[str, AtLeast1[int]]
     vertical_sync: bool
 
 
@@ -190,6 +191,7 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
     stages: Stages = "auto"  # their number, or the layers that begin them
     schedule: Schedule = Schedule.ONE_F_ONE_B  # the order in which a stage computes microbatches
     microbatches: AtLeast1[int] | None = None  # into which each batch is cut; null: `blocks`
+    stage_replicas: dict[str, AtLeast1[int]] = {}  # how many tasks compute a stage, by its number; else one
     vertical_sync: bool = False  # pipedream: all stages use the version that the first one uses
     stale_gradients: StaleGradients = StaleGradients.APPLY
     compensation: AtLeast0[float] = 0.04
@@ -200,11 +202,18 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
         return self.microbatches or (1 if self.schedule is Schedule.PIPEDREAM else 8)
 
     @property
-    def stages_said(self) -> int | None:
-        """How many stages there are; None: as many as tasks that train."""
+    def chooses(self) -> bool:
+        """Whether it says how the model is cut, or how many tasks compute a stage."""
+        return self.stages != "auto" or bool(self.stage_replicas)
+
+    def replicas_by_stage(self, tasks: int) -> list[int]:
+        """Return how many tasks compute each stage, where so many train."""
+        more = sum(self.stage_replicas.values()) - len(self.stage_replicas)
         if self.stages == "auto":
-            return None
-        return self.stages if isinstance(self.stages, int) else len(self.stages)
+            stages = max(1, tasks - more)
+        else:
+            stages = self.stages if isinstance(self.stages, int) else len(self.stages)
+        return [self.stage_replicas.get(str(stage), 1) for stage in range(stages)]
 
 
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
@@ -493,13 +502,24 @@ def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
     """Yield what is wrong with the stages of a pipeline, for which so many tasks train."""
     if not isinstance(training, PipelineSection):
         return
-    stages = tasks if training.stages_said is None else training.stages_said
+    replicas = training.replicas_by_stage(tasks)
+    stages, needed = len(replicas), sum(replicas)
     if training.stages == ():
         yield ("stages",), "expected auto, a number, or names of layers, found an empty list"
-    elif stages != tasks:
+    elif unknown := training.stage_replicas.keys() - {str(stage) for stage in range(stages - 1)}:
         text = (
-            f"each stage is one task: expected {tasks}, as many as chiefs and workers, found {stages}; with "
-            f"a chief, `--workers {stages - 1}` or `worker: {stages - 1}` in `cluster` makes as many tasks"
+            f"expected numbers of stages from 0 to {stages - 2}, found {min(unknown)}: the last of {stages} "
+            "stages has one replica, as it computes the loss and metrics of the whole batch"
+        )
+        yield ("stage_replicas",), text
+    elif training.stage_replicas and training.schedule not in (Schedule.GPIPE, Schedule.ONE_F_ONE_B):
+        text = f"replicas of a stage go with schedule gpipe or 1f1b, found {training.schedule}"
+        yield ("stage_replicas",), text
+    elif needed != tasks:
+        text = (
+            f"each replica of a stage is one task: expected {needed} chiefs and workers for {stages} stages, "
+            f"found {tasks}; with a chief, `--workers {needed - 1}` or `worker: {needed - 1}` in `cluster` "
+            "makes as many tasks"
         )
         yield ("stages",), text
     elif training.blocks < stages and training.schedule is not Schedule.PIPEDREAM:

@@ -35,11 +35,12 @@ class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
 
 
 class StageTensor(Message, frozen=True, gc=False, kw_only=True):
-    """Stage to the next one, what a microbatch leaves; or to the one before, the gradient by it (`back`).
+    """Stage to another one, what a microbatch leaves there; or the way back, the gradient by it (`back`).
 
     Blocks: the array, flat; then its mask, if it has one.
 
     Attributes:
+        edge: which array of the model, by its place among those that travel.
         shape: of the array.
         mask: of the mask; empty: there is none.
         version: forward, of an asynchronous pipeline: which one stage 0 has used.
@@ -49,6 +50,7 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
     term: int
     batch: int
     microbatch: int
+    edge: int
     back: bool
     shape: tuple[int, ...]
     mask: tuple[int, ...] = ()

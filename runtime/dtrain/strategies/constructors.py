@@ -6,7 +6,8 @@ wins, whatever it is: under `dtrain launch --strategy parameter_server` each of 
 that cluster.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dtrain.config import (
@@ -186,6 +187,7 @@ class PipelineStrategy(_Constructor):
         stages: int | str | Sequence[str] = "auto",
         n_microbatches: int | None = None,
         schedule: str = "1F1B",
+        stage_replicas: Mapping[int, int] = MappingProxyType({}),
         cluster_resolver: Any = None,
         **training: Unpack[PlainSettings],
     ) -> Strategy:
@@ -196,6 +198,7 @@ class PipelineStrategy(_Constructor):
             "stages": stages if isinstance(stages, int | str) else list(stages),
             "microbatches": n_microbatches,
             "schedule": str(schedule).lower(),
+            "stage_replicas": {str(stage): n for stage, n in stage_replicas.items()},
         }
         wishes = checked_wishes({**training, **own}, who)
         strategy = strategy_of_process(wishes, who, place_of(cluster_resolver, who))

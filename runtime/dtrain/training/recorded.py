@@ -65,7 +65,9 @@ def _of_network(
         weights = {**around.others, **dict(zip(variables, arrays[n:], strict=True))}
         rng.bit_generator.state = begun
         x = arrays[0] if n == 1 else list(arrays[:n])
-        return network.forward(weights, x, Going(training, rng, around.sums, reaches_inputs=True))
+        return network.forward(
+            weights, x, Going(training, rng, around.sums, reached=range(len(network.graph.steps)))
+        )
 
     def forward(*arrays: Array) -> Any:
         nonlocal last

@@ -38,7 +38,12 @@ class Configurable:
         for name in sorted(named.keys() - argument_names(made)):
             if use := instead().get(("arguments", name)):
                 raise SpecError(f"{cls.__name__}: has no argument {name}; {use}")
-        return super().__new__(cls)
+        configurable = super().__new__(cls)
+        configurable._begin_life()
+        return configurable
+
+    def _begin_life(self) -> None:
+        """Remember what surrounds the place where the object is made; its arguments come later."""
 
     def get_config(self) -> dict[str, Any]:
         """Return the constructor arguments as JSON types."""

@@ -134,17 +134,17 @@ class Network:
 
     def predict(self, weights: Arrays, x: Any, *, training: bool = False) -> Any:
         """Return the outputs for a batch: a new array, or a list of them if there are several outputs."""
-        run = self._run(weights, self._entering(x), self.graph.stand_ins, training=training)
+        run = self._run(weights, self.entering(x), self.graph.stand_ins, training=training)
         return only([np.array(output) for output in run.outputs])
 
     def forward(self, weights: Arrays, x: Any, how: Going) -> Pass:
         run = Pass(self.graph, self._scratch, weights, self.graph.stand_ins, how)
-        run.forward(self._entering(x))
+        run.forward(self.entering(x))
         return run
 
     def outputs_of_layers(self, weights: Arrays, x: Any) -> Iterator[tuple[str, list[Array]]]:
         """Yield each layer's label and its outputs in inference mode, which are scratch memory."""
-        run = self._run(weights, self._entering(x), NOTHING, training=False)
+        run = self._run(weights, self.entering(x), NOTHING, training=False)
         for step, outputs in run.values():
             yield f"{step.path} ({type(step.layer).__name__})", outputs
 
@@ -152,7 +152,7 @@ class Network:
         self, weights: Arrays, x: Any, y: Any, loss: Losses, sample_weight: Any = None
     ) -> StepResult:
         heads, stand_ins = self._heads(loss)
-        run = self._run(weights, self._entering(x), stand_ins, training=False)
+        run = self._run(weights, self.entering(x), stand_ins, training=False)
         lost = [head.value(*given) for head, given in self._given(heads, run, y, sample_weight)]
         return StepResult(
             self._total(weights, heads, lost) + run.activity_loss(),
@@ -188,7 +188,7 @@ class Network:
         Raises:
             InputError: x does not fit, or is empty.
         """
-        entering = self._entering(x)
+        entering = self.entering(x)
         if not len(entering[0]):
             raise InputError(
                 f"{self.graph.inputs[0].layer.label}: expected at least one example, found an empty batch"
@@ -282,7 +282,8 @@ class Network:
         """Copy the outputs, whose memory `backward` and the next pass overwrite."""
         return only([head.output(value) for value, head in zip(run.outputs, heads, strict=True)])
 
-    def _entering(self, x: Any) -> list[Array]:
+    def entering(self, x: Any) -> list[Array]:
+        """Return a batch as arrays in the order of the inputs; raise an `InputError` unless it fits."""
         if not self.built:
             raise InputError("the network is not built: give its first layer an input_shape, or call build")
         steps = self.graph.inputs

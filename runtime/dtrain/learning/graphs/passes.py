@@ -4,7 +4,7 @@ Several passes of one network may be in flight at once: each owns the scratch me
 has gone back or is dropped. Passes that follow each other use the same memory.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,7 +43,7 @@ class Going(NamedTuple):
     """How a pass goes.
 
     Attributes:
-        reaches_inputs: whether `backward` is to find the gradients by the inputs too.
+        reached: the numbers of the input steps of which `backward` is to find the gradients too.
         chance_of: makes the source of chance of the step with this number, where each has its own.
     """
 
@@ -51,7 +51,7 @@ class Going(NamedTuple):
     rng: Chance
     sums: StepSums | None = None
     goes_back: bool = True
-    reaches_inputs: bool = False
+    reached: Collection[int] = ()
     chance_of: Callable[[int], Chance] | None = None
 
 
@@ -59,7 +59,7 @@ class Pass:
     """One pass over one batch: forward, and then perhaps backward, once.
 
     Attributes:
-        of_inputs: the gradients by the inputs, in their order, where `backward` was asked to reach them.
+        of_inputs: the gradients by the inputs, in their order, of which `backward` was asked for them.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Pass:
             before = False
             for slot in step.inputs:
                 before = before or needed[slot.step]
-            entrance = how.reaches_inputs and not step.inputs
+            entrance = number in how.reached and not step.inputs
             needed.append(before or entrance or (step.layer.trainable and bool(step.trained)))
             trains = how.training if step.training is None else step.training
             rng = how.rng if how.chance_of is None else how.chance_of(number)

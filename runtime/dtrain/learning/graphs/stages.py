@@ -26,7 +26,11 @@ from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import Going, Pass, only
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.layers.base import Chance
+from dtrain.state.stage_layout import Segment
 from dtrain.types import Array, Arrays
+
+Crossing = tuple[Array, Array | None]
+"""An array that enters or leaves, and its mask if it has one."""
 
 
 class StageRange(NamedTuple):
@@ -148,28 +152,44 @@ def _ranges(graph: Graph, places: Sequence[int]) -> list[StageRange]:
     ]
 
 
+def segments_of(ranges: Sequence[StageRange], graph: Graph, replicas: Sequence[int]) -> list[Segment]:
+    """Return the one segment of each stage of a chain of stages, of which each has so many replicas."""
+    first = [sum(replicas[:stage]) for stage in range(len(ranges))]
+    return [
+        Segment(
+            tuple(range(start, start + n)),
+            tuple(number for number in range(each.start, each.stop) if graph.steps[number].inputs),
+            () if each.entering is None else (each.entering,),
+            () if each.leaving is None else (each.leaving,),
+            each.leaving is None,
+        )
+        for start, n, each in zip(first, replicas, ranges, strict=True)
+    ]
+
+
 class StageGraph(Graph):
-    """The steps of a built graph between two edges; a step that stands for what enters is the first one.
+    """The steps of one segment of a built graph; in front of them steps that stand for what enters.
 
     Attributes:
         numbers: of its steps in the whole graph; -1 for what enters.
+        read: which inputs of the model it reads itself, by their places.
     """
 
-    def __init__(self, whole: Graph, stage: StageRange) -> None:
-        chosen = [
-            number
-            for number, step in enumerate(whole.steps)
-            if (stage.start <= number < stage.stop and step.inputs) or (stage.start == 0 and not step.inputs)
-        ]
+    def __init__(self, whole: Graph, segment: Segment) -> None:
+        own = set(segment.numbers)
+        entering = [Slot(*slot) for slot in segment.entering]
+        reads = {slot.step for number in own for slot in whole.steps[number].inputs if slot not in entering}
+        chosen = sorted(own | reads)
+        n = len(entering)
         places = {
-            Slot(old, output): Slot(new + (stage.entering is not None), output)
+            Slot(old, output): Slot(new + n, output)
             for new, old in enumerate(chosen)
             for output in range(len(whole.steps[old].shapes))
         }
         steps: list[LayerStep] = []
-        if stage.entering is not None:
-            places[stage.entering] = Slot(0, 0)
-            shape = whole.steps[stage.entering.step].shapes[stage.entering.output]
+        for place, slot in enumerate(entering):
+            places[slot] = Slot(place, 0)
+            shape = whole.steps[slot.step].shapes[slot.output]
             steps.append(LayerStep(InputLayer(input_shape=shape), "entering", shapes=[shape]))
         for number in chosen:
             each = whole.steps[number]
@@ -186,45 +206,67 @@ class StageGraph(Graph):
                     each.trained,
                 )
             )
-        self.numbers = [*([-1] if stage.entering is not None else []), *chosen]
+        self.numbers = [*[-1] * n, *chosen]
+        self.read = [place for place, step in enumerate(whole.inputs) if whole.steps.index(step) in chosen]
         self.uses = self.leaving = ()
         self.names = whole.names
         self.submodel = None
         self.order = ()
         self.steps = tuple(steps)
-        leaving = whole.outputs if stage.leaving is None else (stage.leaving,)
-        self.outputs = tuple(places[slot] for slot in leaving)
+        self.outputs = tuple(
+            places[slot] for slot in (whole.outputs if segment.is_last else map(Slot._make, segment.leaving))
+        )
         self.inputs = tuple(step for step in steps if not step.inputs)
-        own = {name for step in steps for _, name in step.weights}
-        self.regularized = tuple(each for each in whole.regularized if each[1] in own)
+        weights = {name for step in steps for _, name in step.weights}
+        self.regularized = tuple(each for each in whole.regularized if each[1] in weights)
         self.built = True
         self.masks = whole.masks
-        self.output_names = whole.output_names if stage.leaving is None else ["leaving"]
+        self.output_names = whole.output_names if segment.is_last else []
 
 
 class StageNetwork(Network):
-    """One stage of a model. It holds no weights, as every network."""
+    """One segment of a model. It holds no weights, as every network."""
 
     graph: StageGraph
 
-    def __init__(self, whole: Graph, stage: StageRange) -> None:
-        super().__init__(StageGraph(whole, stage))
-        self.is_first = stage.entering is None
-        self.is_last = stage.leaving is None
+    def __init__(self, whole: Network, segment: Segment) -> None:
+        super().__init__(StageGraph(whole.graph, segment))
+        self.segment = segment
+        self._whole = whole
         self._more: dict[str, Array] = {}
 
-    def begin(self, weights: Arrays, gradients: Arrays, loss: Losses, entropy: Sequence[int]) -> "StageStep":
+    @property
+    def is_last(self) -> bool:
+        return self.segment.is_last
+
+    def begin(
+        self,
+        weights: Arrays,
+        gradients: Arrays,
+        loss: Losses,
+        entropy: Sequence[int],
+        *,
+        penalises: bool = True,
+    ) -> "StageStep":
         """Return a step in which no microbatch is under way; see `StageStep`."""
-        if self._more.keys() != gradients.keys():
-            self._more = {name: np.empty_like(array) for name, array in gradients.items()}
+        own = {spec.name: gradients[spec.name] for spec in self.variables if spec.name in gradients}
+        if self._more.keys() != own.keys():
+            self._more = {name: np.empty_like(array) for name, array in own.items()}
         heads, stand_ins = self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
-        return StageStep(self, weights, (gradients, self._more), (heads, stand_ins), entropy)
+        return StageStep(self, weights, (own, self._more), (heads, stand_ins), entropy, penalises)
 
     def run(
-        self, weights: Arrays, stand_ins: Mapping[int, Layer], entering: Any, mask: Any, how: Going
+        self,
+        weights: Arrays,
+        stand_ins: Mapping[int, Layer],
+        x: Any,
+        entering: Sequence[Crossing],
+        how: Going,
     ) -> Pass:
         run = Pass(self.graph, self._scratch, weights, stand_ins, how)
-        run.forward(self._entering(entering), [mask])
+        given = self._whole.entering(x) if self.graph.read else []
+        arrays = [*(array for array, _ in entering), *(given[place] for place in self.graph.read)]
+        run.forward(arrays, [mask for _, mask in entering])
         return run
 
     def lost(
@@ -249,6 +291,7 @@ class StageStep:
         gradients: tuple[Arrays, Arrays],
         heads: tuple[Sequence[Head], Mapping[int, Layer]],
         entropy: Sequence[int],
+        penalises: bool,
     ) -> None:
         """Begin.
 
@@ -257,6 +300,7 @@ class StageStep:
             gradients: arrays for each that is trained: the first ones are overwritten by the gradient.
             heads: of the outputs of the model; none where this is not the last stage.
             entropy: the words from which the chance of this step follows.
+            penalises: whether the penalties on weights count here, of the replicas of a stage.
         """
         self._network = network
         self._weights = weights
@@ -269,28 +313,27 @@ class StageStep:
         self._outputs: list[list[Array]] = []
         self._masks: list[list[Array | None]] = []
         self._losses: dict[str, float] = {}
-        self._total = network.regularization_loss(weights)
+        self._total = network.regularization_loss(weights) if penalises else 0.0
         self._begun = False
 
-    def forward(
-        self, microbatch: int, share: float, entering: Any, mask: Array | None = None
-    ) -> tuple[Array, Array | None]:
-        """Pass a microbatch forward; return the first output and its mask, which are memory of the pass.
+    def forward(self, microbatch: int, share: float, x: Any, entering: Sequence[Crossing]) -> list[Crossing]:
+        """Pass a microbatch forward; return what leaves, which is memory of the pass.
 
         Args:
-            entering: the inputs of the model; in other stages what the one before has returned.
+            x: the inputs of the model, whole.
+            entering: what other segments have returned, in the order of `Segment.entering`.
         """
         how = Going(
             True,
             self._chance(microbatch, -1),
-            reaches_inputs=not self._network.is_first,
+            reached=range(len(entering)),
             chance_of=partial(self._chance, microbatch),
         )
         weights = {**self._weights, **self._updates} if self._updates else self._weights
-        run = self._network.run(weights, self._stand_ins, entering, mask, how)
+        run = self._network.run(weights, self._stand_ins, x, entering, how)
         self._updates.update({name: np.array(value) for name, value in run.state_updates().items()})
         self._flying[microbatch] = run, share
-        return run.outputs[0], run.masks[0]
+        return list(zip(run.outputs, run.masks, strict=True))
 
     def judged(self, microbatch: int, y: Any, sample_weight: Any) -> list[Array | None]:
         """Return the gradients by the outputs of the model, and keep its losses; in the last stage."""
@@ -309,8 +352,12 @@ class StageStep:
         self._masks.append([None if mask is None else np.array(mask) for mask in run.masks])
         return upstream
 
-    def backward(self, microbatch: int, upstream: Sequence[Array | None]) -> Array | None:
-        """Add the gradient of a microbatch; return the gradient by what entered, but in the first stage."""
+    def backward(self, microbatch: int, upstream: Sequence[Array | None]) -> list[Array]:
+        """Add the gradient of a microbatch; return the gradients by what entered.
+
+        Args:
+            upstream: the gradients by what left; in the last segment by the outputs of the model.
+        """
         run, share = self._flying.pop(microbatch)
         self._total += share * run.activity_loss()
         rows = run.backward(upstream, self._more if self._begun else self._gradients, share, share)
@@ -319,7 +366,7 @@ class StageStep:
         for name, each in rows.items():
             self._rows[name] = self._rows[name].plus(each) if name in self._rows else each
         self._begun = True
-        return run.of_inputs[0] if run.of_inputs and not self._network.is_first else None
+        return run.of_inputs
 
     def result(self) -> StepResult:
         """Return the results of the step; `outputs` is None where this is not the last stage."""

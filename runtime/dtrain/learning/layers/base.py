@@ -7,6 +7,7 @@ axis.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from copy import copy
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
@@ -17,6 +18,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
+from dtrain.cluster import TaskId
 from dtrain.errors import InputError, ProgramError, SpecError
 from dtrain.learning.core import activations, regularizers
 from dtrain.learning.core.activations import Activation
@@ -227,6 +229,10 @@ class SymbolicTensor(Symbol):
         return import_module("dtrain.learning.layers.tensor_functions").applied(name, args, named)
 
 
+PLACE: ContextVar[TaskId | None] = ContextVar("place", default=None)
+"""The task on which layers that are made now are placed; see `dtrain.learning.graphs.by_hand.device`."""
+
+
 @dataclass(eq=False)
 class Layer(WithWeights, Configurable):
     """Base class of layers. A layer of your own takes ten lines:
@@ -273,6 +279,11 @@ class Layer(WithWeights, Configurable):
     call_arguments: ClassVar[tuple[str, ...]] = ()  # those of a call, besides inputs and `training`
     supports_masking = False  # True: the output has the input's mask
     numbered = False  # True if a graph has chosen the name
+    place = None  # type: TaskId | None  # where `dt.device` has placed it; no field
+
+    def _begin_life(self) -> None:
+        if (place := PLACE.get()) is not None:
+            self.place = place
 
     @property
     def assumed_input_shape(self) -> Shape | None:

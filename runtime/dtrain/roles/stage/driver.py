@@ -44,6 +44,7 @@ from dtrain.messages import (
 from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
 from dtrain.runs.reporting import Reporter
+from dtrain.state.stage_layout import ArrayRoute
 from dtrain.types import Array, Blocks
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connecting import ConnectTask
@@ -159,7 +160,9 @@ class StageDriver:
             received + sum(channel.bytes_received for channel in channels),
         )
 
-    def begin(self, generation: int, term: int, version: int, held: HeldStage) -> None:
+    def begin(
+        self, generation: int, term: int, version: int, held: HeldStage, routes: Sequence[ArrayRoute]
+    ) -> None:
         """Begin a term with these variables, on new connections."""
         with self.cond:
             self._moved = self.bytes_moved
@@ -168,65 +171,68 @@ class StageDriver:
             self._entering = None
             self._peers.clear()
             self._unanswered.clear()
-            self.carry_out(self.machine.begin(generation, term, version, held))
+            self.carry_out(self.machine.begin(generation, term, version, held, routes))
 
     def reached(self, version: int, *, marks: bool = False) -> None:
         with self.cond:
             self.carry_out(self.machine.reached(version, marks=marks))
 
-    def comes(self, batch: int, begun: int, *, rests: bool) -> bool:
+    def comes(self, batch: int, microbatch: int, edge: int, begun: int, *, rests: bool) -> bool:
         """Wait for the first array of a batch; False: it does not come before version `begun` is made.
 
         It is not asked whether that is so if this stage `rests`.
         """
         machine = self.machine
-        place = Place(machine.term, batch, False, 0)
+        sender, _ = machine.routes[edge].ends(microbatch)
+        place = Place(machine.term, batch, False, microbatch, edge, machine.tasks[sender])
 
         def found() -> bool | None:
             if place in machine.arrived:
                 return True
             return False if not rests and machine.rests_at(begun) else None
 
-        return self.wait(found, machine.stage - 1)
+        return self.wait(found, sender)
 
-    def take(self, batch: int, microbatch: int, *, back: bool) -> Sequence[Array]:
-        """Wait for an array of a neighbour, and its mask if it has one.
+    def take(self, batch: int, microbatch: int, edge: int, *, back: bool) -> Sequence[Array]:
+        """Wait for an array of another stage, and its mask if it has one.
 
         Raises:
             TermOverError: the term is over.
             PeerLostError: the leader, or in the leader another stage, is gone for good.
         """
         machine = self.machine
-        place = Place(machine.term, batch, back, microbatch)
-        return self.wait(lambda: machine.take(place), machine.stage + (1 if back else -1))
+        sender = machine.routes[edge].ends(microbatch)[back]
+        place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
+        return self.wait(lambda: machine.take(place), sender)
 
     def send(
         self,
         batch: int,
         microbatch: int,
+        edge: int,
         *,
         back: bool,
         arrays: Sequence[Array | None],
-        version: int = 0,
-        marks: bool = False,
+        noted: tuple[int, bool],
     ) -> None:
-        """Send an array, and its mask if it has one, to a neighbour, once it has heard the one before.
+        """Send an array, and its mask if it has one, to another stage, once it has heard the one before.
 
-        The arrays must not change before the neighbour has answered with what it makes of them.
+        The arrays must not change before it has answered.
         """
         machine = self.machine
-        place = ("back" if back else "forward", machine.stage + (-1 if back else 1))
+        place = ("back" if back else "forward", machine.routes[edge].ends(microbatch)[not back])
         given = [array for array in arrays if array is not None]
         shapes = [array.shape for array in given]
         message = StageTensor(
             term=machine.term,
             batch=batch,
             microbatch=microbatch,
+            edge=edge,
             back=back,
             shape=shapes[0],
             mask=shapes[1] if len(shapes) > 1 else (),
-            version=version,
-            marks=marks,
+            version=noted[0],
+            marks=noted[1],
         )
         self._tell(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
 
@@ -453,9 +459,8 @@ class LeadingDriver(StageDriver):
 
     # In the thread that saves
 
-    def snapshot(self, version: int) -> list[SnapshotReply]:
-        """Have every other stage remember what it holds at a version; return their answers."""
-        others = self.machine.others
+    def snapshot(self, version: int, others: Sequence[int]) -> list[SnapshotReply]:
+        """Have other stages remember what they hold at a version; return their answers."""
         for stage in others:
             self._ask(("save", stage), Snapshot(at_least=version, wait_s=0.0, term=self.machine.term))
         answers = [self._answer(("save", stage), SnapshotReply).message for stage in others]

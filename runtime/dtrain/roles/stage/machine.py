@@ -48,16 +48,19 @@ from dtrain.messages import (
     VoidTerm,
 )
 from dtrain.state.fit_state import FitState
+from dtrain.state.stage_layout import ArrayRoute
 from dtrain.types import Array, Blocks
 
 
 class Place(NamedTuple):
-    """The place of an array in a term."""
+    """The place of an array in a term; see `StageTensor`."""
 
     term: int
     batch: int
     back: bool
     microbatch: int
+    edge: int
+    sender: TaskId
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class StageMachine:
         stopped: whether the leader has ended training at this version.
         leaves: whether the leader's task is to end, and has let the pipeline come to rest.
         arrived: what neighbours have sent, and is not taken yet.
+        routes: the ways of arrays forward, by their edge.
         noted: by batch, the version and the mark that came with its arrays forward.
         rested: the newest version at which the leader has wanted rest.
         marked: what is remembered for a checkpoint, and the version.
@@ -113,6 +117,7 @@ class StageMachine:
     leaves: bool = False
     arrived: dict[Place, Sequence[Array]] = field(default_factory=dict)
     noted: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    routes: Sequence[ArrayRoute] = ()
     rested: int = 0
     marked: tuple[int, SnapshotReply] | None = None
     _taken: set[Place] = field(default_factory=set)
@@ -122,8 +127,11 @@ class StageMachine:
     def is_over(self) -> bool:
         return self.term <= self.voided
 
-    def begin(self, generation: int, term: int, version: int, held: HeldStage) -> list[Send]:
+    def begin(
+        self, generation: int, term: int, version: int, held: HeldStage, routes: Sequence[ArrayRoute]
+    ) -> list[Send]:
         """Give up what waits for an earlier one, and answer what has waited for this one."""
+        self.routes = routes
         self.generation = generation
         self.term = term
         self.version = version
@@ -181,10 +189,9 @@ class StageMachine:
         self._questions = [each for each in self._questions if each.caller != caller]
 
     def _arrives(self, sender: TaskId, message: StageTensor, blocks: Blocks) -> Acknowledged | Refusal:
-        place = Place(message.term, message.batch, message.back, message.microbatch)
-        neighbour = self.stage + (1 if message.back else -1)
+        place = Place(message.term, message.batch, message.back, message.microbatch, message.edge, sender)
         sizes = [prod(message.shape), *([prod(message.mask)] if message.mask else [])]
-        if not 0 <= neighbour < len(self.tasks) or self.tasks[neighbour] != sender:
+        if place.term == self.term and sender != self._sender_of(message):
             return Refusal(reason=f"{sender} is not the stage that sends this to {self.tasks[self.stage]}")
         if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
             found = [block.size for block in blocks]
@@ -194,9 +201,17 @@ class StageMachine:
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
-            if not message.back:
+            if not message.back and message.microbatch == 0:
                 self.noted[message.batch] = message.version, message.marks
         return Acknowledged()
+
+    def _sender_of(self, message: StageTensor) -> TaskId | None:
+        """Return who sends this here; None: nobody does."""
+        if not 0 <= message.edge < len(self.routes) or message.microbatch < 0:
+            return None
+        source, target = self.routes[message.edge].ends(message.microbatch)
+        sender, receiver = (target, source) if message.back else (source, target)
+        return self.tasks[sender] if receiver == self.stage else None
 
     def _answers(self) -> list[Send]:
         """Answer what can be answered now."""
@@ -349,7 +364,7 @@ class LeadingStage(StageMachine):
             applied = applied and each.finite
             loss += each.loss
         self._verdict = StageVerdict(term=self.term, batch=own.batch, applied=applied, loss=loss)
-        last: StageVote = every[-1]
+        last = next((vote for vote in every if vote.sums is not None), own)
         sums = None if last.sums is None else with_loss(last.sums, loss - last.loss)
         return self._verdict, sums, [Send(caller, self._verdict) for caller, vote in votes if not vote.made]
 

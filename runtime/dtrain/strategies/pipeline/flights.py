@@ -1,15 +1,17 @@
 """Microbatches in flight in a stage, the versions of variables that they use, and its boundary of steps."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 import numpy as np
 
+from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.stages import StageStep
 from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
+from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
 
 
@@ -92,17 +94,23 @@ class Flight:
     """A microbatch that has passed forward, and not yet back.
 
     Attributes:
-        part: the number of its batch.
+        steps: of the segments of this task, by their places.
+        travel: of its batch.
         version: that its batch uses.
-        judged: returns the gradients by the outputs of the model; in the last stage.
+        judged: returns the gradients by the outputs of the model, for the step that has them.
         examples: of its batch, if it is the last microbatch of it; else 0.
         marks: whether a checkpoint has what comes of its batch.
     """
 
-    step: StageStep
-    part: int
+    steps: Mapping[int, StageStep]
+    travel: Travel
     microbatch: int
     version: int
-    judged: Callable[[], list[Array | None]] | None
+    judged: Callable[[StageStep], list[Array | None]]
     examples: int
     marks: bool
+
+    @property
+    def result(self) -> StepResult:
+        """The result of its batch, as far as that has been computed here."""
+        return joined([step.result() for step in self.steps.values()])

@@ -41,7 +41,7 @@ class StagesHolder(FitHolder):
         try:
             with self._training.boundary:
                 own = super().snapshot(cut, newest, last)
-                return own + self._driver.snapshot(self.global_step)
+                return own + self._driver.snapshot(self.global_step, self._training.parts.owners[1:])
         except (TermOverError, PeerError) as error:
             if self.finishing:
                 return [SnapshotReply(state=self.begun.but(version=-1), slots=())]
@@ -50,7 +50,7 @@ class StagesHolder(FitHolder):
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         if not server:
             return super().snapshot_rows(server, question)
-        return self._driver.snapshot_rows(server, question)
+        return self._driver.snapshot_rows(self._training.parts.owners[server], question)
 
 
 def next_term(parts: StageParts) -> int:
@@ -76,7 +76,7 @@ class LeadingTraining(StageTraining):
         term = next_term(parts)
         self._give(parts, start, term)
         super().__init__(parts, start, term)
-        self.state = StagesHolder(self, parts.start_of(parts.stage, start))
+        self.state = StagesHolder(self, parts.start_of(parts.place, start))
 
     def _give(self, parts: StageParts, start: Start, term: int) -> None:
         """Give every other stage its variables."""
@@ -137,7 +137,7 @@ class LeadingTraining(StageTraining):
                 self.rest()
                 return {
                     spec.name: block.reshape(spec.shape)
-                    for stage in self.driver.machine.others
+                    for stage in self.parts.owners[1:]
                     for spec, block in zip(
                         self.parts.plans[stage].variables, self.driver.values_of(stage), strict=True
                     )

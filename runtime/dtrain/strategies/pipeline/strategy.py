@@ -1,17 +1,26 @@
 """The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
 from dtrain.cluster import TaskId
 from dtrain.config import PipelineSection
+from dtrain.config.choices import Schedule
 from dtrain.control.machine import TAKEN
 from dtrain.errors import SpecError
 from dtrain.learning import optimizers
+from dtrain.learning.graphs.by_hand import segments_by_hand
 from dtrain.learning.graphs.graph import Graph
-from dtrain.learning.graphs.stages import StageNetwork, StageRange, cut_before, cut_evenly
+from dtrain.learning.graphs.networks import Network
+from dtrain.learning.graphs.stages import (
+    StageNetwork,
+    StageRange,
+    cut_before,
+    cut_evenly,
+    segments_of,
+)
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import MemberState
@@ -21,6 +30,7 @@ from dtrain.roles.stage.machine import LeadingStage, StageMachine
 from dtrain.runs.files import RunFiles
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.feed import UNKNOWN
+from dtrain.state.stage_layout import Segment, StageLayout
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
@@ -72,11 +82,23 @@ class StagePlace(BesideEvaluator):
         return self._hosting.control.control.roster.membership.state(str(task)) is not MemberState.LIVE
 
 
-def stages_of(graph: Graph, section: PipelineSection, tasks: int) -> list[StageRange]:
+def stages_of(graph: Graph, section: PipelineSection, stages: int) -> list[StageRange]:
     """Cut a graph as the section says it; raise a `SpecError` if it cannot be."""
-    if isinstance(section.stages, tuple):
-        return cut_before(graph, section.stages)
-    return cut_evenly(graph, section.stages_said or tasks)
+    return (
+        cut_before(graph, section.stages) if isinstance(section.stages, tuple) else cut_evenly(graph, stages)
+    )
+
+
+def _check_replicas(graph: Graph, segments: Sequence[Segment]) -> None:
+    """Raise a `SpecError` for layers whose values depend on microbatches that another replica computes."""
+    for each in segments:
+        for step in (graph.steps[number] for number in each.numbers if len(each.tasks) > 1):
+            if any(not weight.trainable or weight.may_be_sparse for weight, _ in step.weights):
+                raise SpecError(
+                    f"training.stage_replicas: {step.path} ({type(step.layer).__name__}) holds state that "
+                    "follows from every microbatch, or a table by rows: leave its stage one replica, or cut "
+                    "the model so that another stage has it"
+                )
 
 
 class StagesStrategy(Strategy):
@@ -140,31 +162,64 @@ class StagesStrategy(Strategy):
                 f"{layer.label}: synchronized=True sums over all of a batch, which a pipeline computes "
                 "microbatch by microbatch: leave it out, or choose another strategy"
             )
-        stages = driver.stages
-        if optimizers.from_config(problem.optimizer).global_clipnorm is not None and stages > 1:
+        tasks = driver.stages
+        if optimizers.from_config(problem.optimizer).global_clipnorm is not None and tasks > 1:
             raise SpecError(
                 "global_clipnorm needs the gradients of all stages at once, and each updates its own: use "
                 "clipnorm or clipvalue"
             )
-        ranges = stages_of(network.graph, self.training, stages)
-        networks = [StageNetwork(network.graph, each) for each in ranges]
-        stage_of = {spec.name: stage for stage, each in enumerate(networks) for spec in each.variables}
+        layout, schedule = self._layout(network, driver.machine.tasks)
+        networks = [StageNetwork(network, each) for each in layout.segments]
+        owners = sorted({each.tasks[0] for each in layout.segments})
+        owner_of = {spec.name: each.segment.tasks[0] for each in networks for spec in each.variables}
         variables = problem.variables
         return StageParts(
             number=self._number,
             problem=problem,
-            plan=placement.placed_on(variables, [stage_of[spec.name] for spec in variables], stages),
+            plan=placement.placed_on(
+                variables, [owners.index(owner_of[spec.name]) for spec in variables], len(owners)
+            ),
             plans=[
-                placement.plan([spec for spec in variables if stage_of[spec.name] == stage], servers=1)
-                for stage in range(stages)
+                placement.plan([spec for spec in variables if owner_of[spec.name] == owner], servers=1)
+                for owner in (layout.segments[layout.of(place)[0]].tasks[0] for place in range(tasks))
             ],
-            network=networks[driver.machine.stage],
+            owners=owners,
+            networks={place: networks[place] for place in layout.of(driver.machine.stage)},
+            layout=layout,
+            schedule=schedule,
             driver=driver,
             section=self.training,
             reporter=self._task.reporter,
             leave_s=LEAVE_SHARE * self._assignment.spec.wait.grace(launched=self._assignment.launched),
             incarnation=lambda: self._place.join().incarnation,
         )
+
+    def _layout(self, network: Network, tasks: Sequence[TaskId]) -> tuple[StageLayout, Schedule]:
+        """Return what each task computes, and in which order it passes microbatches.
+
+        Raises:
+            SpecError: the model cannot be cut, or placed, so.
+        """
+        graph, section = network.graph, self.training
+        placed = {layer: layer.place for layer in graph.layers if layer.place is not None}
+        if not placed:
+            replicas = section.replicas_by_stage(len(tasks))
+            segments = segments_of(stages_of(graph, section, len(replicas)), graph, replicas)
+            _check_replicas(graph, segments)
+            return StageLayout(segments), section.schedule
+        if section.chooses:
+            raise SpecError(
+                "training.stages, stage_replicas: the program places layers by hand (dt.device): leave both "
+                "out, or place none"
+            )
+        for layer, task in placed.items():
+            if task not in tasks:
+                raise SpecError(
+                    f"{layer.label} is placed on {task}, which this cluster has not: expected one of "
+                    f"{', '.join(map(str, tasks))}"
+                )
+        stages = {layer: tasks.index(task) for layer, task in placed.items()}
+        return StageLayout(segments_by_hand(graph, stages, [str(task) for task in tasks])), Schedule.GPIPE
 
     def _lead(self, parts: StageParts) -> LeadingTraining:
         """Begin a call of `fit` in all stages, and save it from now on."""

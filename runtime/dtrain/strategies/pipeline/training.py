@@ -47,9 +47,11 @@ from dtrain.roles.stage.machine import HeldStage, TermShare
 from dtrain.runs.notices import Notice
 from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
+from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
 from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
+from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
 
@@ -62,8 +64,10 @@ class StageParts:
 
     Attributes:
         number: of the call of `fit`.
-        plan: of all variables; the server of each is its stage.
-        plans: of each stage by itself.
+        plan: of all variables; the server of each is its stage, by its place in `owners`.
+        plans: of each task by itself.
+        owners: the first replica of each stage, the leader first.
+        networks: of this stage, by the place of their segment.
         leave_s: how long this task may take to end well when it is told to end.
     """
 
@@ -71,7 +75,10 @@ class StageParts:
     problem: Problem
     plan: Plan
     plans: Sequence[Plan]
-    network: StageNetwork
+    owners: Sequence[int]
+    networks: Mapping[int, StageNetwork]
+    layout: StageLayout
+    schedule: Schedule
     driver: StageDriver
     section: PipelineSection
     reporter: Reporter
@@ -79,18 +86,23 @@ class StageParts:
     incarnation: Callable[[], int]
 
     @property
-    def stage(self) -> int:
+    def place(self) -> int:
+        """The place of this task among those that train."""
         return self.driver.machine.stage
 
-    def start_of(self, stage: int, start: Start) -> Start:
-        """Return what a stage begins with, of what all begin with."""
-        names = [spec.name for spec in self.plans[stage].variables]
+    @property
+    def own_plan(self) -> Plan:
+        return self.plans[self.place]
+
+    def start_of(self, place: int, start: Start) -> Start:
+        """Return what a task begins with, of what all begin with."""
+        names = [spec.name for spec in self.plans[place].variables]
         values = {name: start.values[name] for name in names}
         slots = {
             slot: {name: arrays[name] for name in names if name in arrays}
             for slot, arrays in start.slots.items()
         }
-        return replace(start, plan=self.plans[stage], values=values, slots=slots)
+        return replace(start, plan=self.plans[place], values=values, slots=slots)
 
 
 def share_of(start: Start) -> TermShare:
@@ -142,6 +154,7 @@ class StageReplica(LocalReplica):
 
     Attributes:
         flights: in their order.
+        judges: whether this task computes the outputs of the model.
         rests: whether nothing is in flight in any stage, and nothing comes before the leader wants it.
         first_base: the oldest version that a batch may use.
     """
@@ -150,9 +163,9 @@ class StageReplica(LocalReplica):
 
     def __init__(self, training: "StageTraining") -> None:
         super().__init__(training)
-        section = training.parts.section
-        self.schedule = section.schedule
-        self.flushes = section.schedule in FLUSHES
+        section, self.schedule = training.parts.section, training.parts.schedule
+        self.flushes = self.schedule in FLUSHES
+        self.judges = any(network.is_last for network in training.parts.networks.values())
         self._synced = section.vertical_sync and not training.leads
         self._cut = BatchCut(section.blocks)
         self.forget()
@@ -189,53 +202,60 @@ class StageReplica(LocalReplica):
         The result is that of the batch in a schedule that flushes, and in the last stage.
         """
         training, batch = self.training, self.next_batch()
-        parts, images = training.parts, training.images
-        network, driver = parts.network, parts.driver
+        parts, images, layout = training.parts, training.images, training.parts.layout
         size = len(arrays_of(x)[0])
-        target = self.begun + 1
+        count, target = self._cut.filled(size), self.begun + 1
         self._outcome = PENDING
-        version, marks = self._begin(batch, target)
+        version, marks = self._begin(batch, target, count)
         entropy: Any = generator_of(rng).bit_generator.seed_seq.entropy  # type: ignore[attr-defined]
         if not self.flushes:
             if version == training.global_step:
                 images.keep(version, training.store)
             weights = {**images.kept[version][1], **self._running}
-        step = network.begin(weights, gradients, loss, entropy)
+        penalises = parts.place not in layout.sums
+        steps = {
+            segment: network.begin(weights, gradients, loss, entropy, penalises=penalises)
+            for segment, network in parts.networks.items()
+        }
+        travel = Travel(parts.driver, layout, batch, self._named, marks)
         drains = self.flushes or training.ends_at(target)
-        count, flying = self._cut.filled(size), len(self.flights)
+        flying, replicas = len(self.flights), layout.replicas_of(parts.place)
         self.rests = self.flushes
-        for back, number in order(self.schedule, driver.stages, parts.stage, count, flying, drains=drains):
+        for back, number in order(self.schedule, layout.n_tasks, replicas[0], count, flying, drains=drains):
+            if replicas[number % len(replicas)] != parts.place:
+                continue
             if back:
                 if self.flights:  # fewer fly where a batch has waited for its version
                     self._pass_back()
                 continue
             rows = self._cut.rows(number, size)
-            entering = [_rows(x, rows)] if network.is_first else driver.take(batch, number, back=False)
-            left = step.forward(number, len(rows) / size, *entering)
-            judged = None
-            if network.is_last:
-                judged = partial(step.judged, number, _rows(y, rows), _rows(sample_weight, rows))
-            else:
-                driver.send(batch, number, back=False, arrays=left, version=self._named, marks=marks)
+            judged = partial(_judged, number, _rows(y, rows), _rows(sample_weight, rows))
+            for segment, step in steps.items():
+                share, entering = len(rows) / size, travel.entering(segment, number)
+                travel.leave(segment, number, step.forward(number, share, _rows(x, rows), entering))
             ends = size if number == count - 1 else 0
-            self.flights.append(Flight(step, batch, number, version, judged, ends, marks))
-        return step.result() if self.flushes else self._in_flight(step, batch, drains=drains)
+            self.flights.append(Flight(steps, travel, number, version, judged, ends, marks))
+        if not self.flushes:
+            return self._in_flight(joined([step.result() for step in steps.values()]), batch, drains=drains)
+        for array in gradients.values() if count <= replicas.index(parts.place) else ():
+            array.fill(0)  # of a small batch
+        travel.sum_over_replicas(gradients)
+        return joined([step.result() for step in steps.values()])
 
-    def _in_flight(self, step: StageStep, batch: int, *, drains: bool) -> StepResult:
+    def _in_flight(self, result: StepResult, batch: int, *, drains: bool) -> StepResult:
         """Go on from a batch that has passed forward; return what is known of it."""
-        network, result = self.training.parts.network, step.result()
         self.rests = drains
         if not any_non_finite(list(result.state_updates.values())):
             self._running |= result.state_updates
-        if network.is_last:
+        if self.judges:
             return result
         self.training.state.dealer.pushed(self.rank, batch)
         return StepResult(result.loss, {}, None, {}, {}, [])
 
-    def _begin(self, batch: int, target: int) -> tuple[int, bool]:
+    def _begin(self, batch: int, target: int, count: int) -> tuple[int, bool]:
         """Wait until a batch may begin; return the version that it uses, and whether a checkpoint has it."""
-        training, driver = self.training, self.training.parts.driver
-        first = training.parts.network.is_first
+        training, driver, layout = self.training, self.training.parts.driver, self.training.parts.layout
+        first = training.leads
         if self.rests:
             training.boundary.begin_step()
         elif first and training.told_to_end:
@@ -243,9 +263,14 @@ class StageReplica(LocalReplica):
         training.look_for_end()
         while base_version(self.schedule, target, 0, self.first_base) > training.global_step:
             self._pass_back()
-        # The leader's orders have come before its first microbatch.
-        while not first and not driver.comes(batch, target - 1, rests=self.rests):
-            self.rest()
+        if not first:  # the leader's orders have come before the first array
+            edge, microbatch = layout.first_of(training.parts.place)
+            while microbatch < count and not driver.comes(
+                batch, microbatch, edge, target - 1, rests=self.rests
+            ):
+                self.rest()
+            if edge in layout.starts.values():
+                driver.take(batch, microbatch, edge, back=False)
         newest, marks = training.global_step, first and not self.rests and training.boundary.wanted
         self._named, marks = driver.machine.noted.pop(batch, (newest, marks))
         if not self.flushes:
@@ -255,17 +280,16 @@ class StageReplica(LocalReplica):
 
     def _pass_back(self) -> None:
         flight = self.flights.popleft()
-        driver, network = self.training.parts.driver, self.training.parts.network
-        place = flight.part, flight.microbatch
-        upstream = [driver.take(*place, back=True)[0]] if flight.judged is None else flight.judged()
-        gradient = flight.step.backward(flight.microbatch, upstream)
-        if gradient is not None:
-            driver.send(*place, back=True, arrays=[gradient])
+        number, travel = flight.microbatch, flight.travel
+        for segment in reversed([*flight.steps]):
+            step, is_last = flight.steps[segment], self.training.parts.networks[segment].is_last
+            upstream = flight.judged(step) if is_last else travel.upstream(segment, number)
+            travel.leave_back(segment, number, step.backward(number, upstream))
         if not flight.examples or self.flushes:
             return
         self._passed = flight
-        if not network.is_last:
-            self._make(flight.step.result().loss, None)
+        if not self.judges:
+            self._make(flight.result.loss, None)
 
     def rest(self) -> None:
         """Pass back all that is in flight."""
@@ -279,13 +303,13 @@ class StageReplica(LocalReplica):
             return self.training.pass_over(self.next_batch())
         if self.flushes:
             return self.training.vote(self.next_batch(), self.blocks(), loss, sums, examples)
-        if self.training.parts.network.is_last:
+        if self.judges:
             self._make(loss, sums)
         return self._outcome
 
     def _make(self, loss: float, sums: Sums | None) -> None:
         """Make the version of the batch that has been passed back; `sums` are of the last stage."""
-        result = self._passed.step.result()
+        result = self._passed.result
         for name, update in self.updates.items():
             update[...] = result.state_updates.get(name, self.weights[name])
         self.rows.update(result.row_gradients)
@@ -298,6 +322,10 @@ class StageReplica(LocalReplica):
         if self.schedule is Schedule.PIPEDREAM_2BW:
             return version >= self.begun
         return self._synced and version >= self._named
+
+
+def _judged(number: int, y: Any, sample_weight: Any, step: StageStep) -> list[Array | None]:
+    return step.judged(number, y, sample_weight)
 
 
 def _rows(given: Any, rows: range) -> Any:
@@ -323,8 +351,8 @@ class StageTraining(LocalTraining):
         self._final: dict[str, Array] = {}
         self._given_up = False
         self._voted: tuple[StageVote, Blocks, int] | None = None
-        super().__init__(parts.start_of(parts.stage, start), parts.section, parts.reporter)
-        names = {spec.name for spec in parts.plans[parts.stage].variables}
+        super().__init__(parts.start_of(parts.place, start), parts.section, parts.reporter)
+        names = {spec.name for spec in parts.own_plan.variables}
         self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
         self.weights = StageWeights([spec.name for spec in parts.problem.variables], self._read)
         self.replicas = [StageReplica(self)]
@@ -341,11 +369,11 @@ class StageTraining(LocalTraining):
         reporter.bytes_moved = lambda: self.parts.driver.bytes_moved
         reporter.progress(self.global_step)
         held = HeldStage(self._values, self._mark, self._rows_of_snapshot, self._obey)
-        self.parts.driver.begin(self.parts.number, term, self.global_step, held)
+        self.parts.driver.begin(self.parts.number, term, self.global_step, held, self.parts.layout.routes)
 
     def _hold_again(self, start: Start) -> None:
         """Hold other variables in the place of those that there are."""
-        own = self.parts.start_of(self.parts.stage, start)
+        own = self.parts.start_of(self.parts.place, start)
         self._voted = None
         with self.lock:
             self.state.go_on_from(own, *self._hold(own))
@@ -421,7 +449,12 @@ class StageTraining(LocalTraining):
         driver, replica, section = self.parts.driver, self.replicas[0], self.parts.section
         finite = not any_non_finite(gradient)
         told = StageVote(
-            term=driver.machine.term, batch=flight.part, finite=finite, loss=loss, sums=sums, made=True
+            term=driver.machine.term,
+            batch=flight.travel.batch,
+            finite=finite,
+            loss=loss,
+            sums=sums,
+            made=True,
         )
         if self.leads:
             verdict, sums = driver.vote(told)
@@ -437,7 +470,7 @@ class StageTraining(LocalTraining):
             self.images.keep(now, self.store)
 
         def update() -> None:
-            self.state.dealer.settle(flight.part)
+            self.state.dealer.settle(flight.travel.batch)
             if finite:
                 self._make(Contributions([gradient], 1, None, now, scale))
                 self.store.show_newest()
@@ -490,7 +523,7 @@ class StageTraining(LocalTraining):
         frame = self.parts.driver.enter(self.parts.number, self.parts.plan.hash)
         if not isinstance(frame.message, PipelineTerm):
             raise PeerLostError("the leader has ended this call of fit while this stage was away from it")
-        plan = self.parts.plans[self.parts.stage]
+        plan = self.parts.own_plan
         self._hold_again(start_from(frame.message, frame.blocks, plan))
         self._begin(frame.message.term)
 
@@ -507,7 +540,7 @@ class StageTraining(LocalTraining):
 
     def _values(self) -> Blocks:
         with self.lock:
-            specs = self.parts.plans[self.parts.stage].variables
+            specs = self.parts.own_plan.variables
             return [np.array(self.store.variables[spec.name]).reshape(-1) for spec in specs]
 
     def _mark(self) -> SnapshotReply:
@@ -520,7 +553,7 @@ class StageTraining(LocalTraining):
             return np.array(read(question.part, question.array, question.start, question.stop))
 
     def _obey(self, message: Control, blocks: Blocks) -> None:
-        specs = self.parts.plans[self.parts.stage].variables
+        specs = self.parts.own_plan.variables
         values = {spec.name: block.reshape(spec.shape) for spec, block in zip(specs, blocks, strict=False)}
         super().order(FitOrder(message.optimizer, message.stop, values or None))
         if values:
@@ -554,5 +587,5 @@ def enter(parts: StageParts) -> StageTraining | None:
     frame = parts.driver.enter(parts.number, parts.plan.hash)
     if isinstance(frame.message, Over) or not isinstance(frame.message, PipelineTerm):
         return None
-    start = start_from(frame.message, frame.blocks, parts.plans[parts.stage])
+    start = start_from(frame.message, frame.blocks, parts.own_plan)
     return StageTraining(parts, start, frame.message.term)

@@ -6,6 +6,7 @@ In the evaluator it is `follow`: every newest checkpoint is evaluated, until tra
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary, ref
@@ -143,6 +144,15 @@ class Fit(msgspec.Struct):
         finally:
             in_fit.release()
 
+    def _warn_of_places(self) -> None:
+        placed = next((each for each in self.model.network.layers if each.place is not None), None)
+        if placed is not None:
+            warnings.warn(
+                f"{placed.label} is placed on {placed.place}, which training.strategy: pipeline alone heeds: "
+                "each replica computes the whole model",
+                stacklevel=2,
+            )
+
     def _run(self, batches: Batches, epochs: Epochs) -> History:
         model, strategy = self.model, self.strategy
         horizon = int(self.compiled.optimizer.iterations) + epochs.max_steps
@@ -259,6 +269,8 @@ class Fit(msgspec.Struct):
     def _loop(self, training: Training, epochs: Epochs) -> TrainingLoop:
         context = self.strategy.context
         whole = self._computing.stage is None
+        if whole and context.is_leader and context.num_replicas > 1 and self.model.has_layers:
+            self._warn_of_places()
         return TrainingLoop(
             training,
             epochs,
