@@ -69,19 +69,21 @@ def reference_of_versions(
     schedule,
     microbatches=1,
     vertical_sync=False,
+    died=0,
 ):
-    """The variables at the end of an asynchronous pipeline, by plain SGD, which keeps every version of every stage.
+    """All versions of an asynchronous pipeline by plain SGD; it has come back to version `died` from a checkpoint.
 
     `step` gives the gradients and new values of a batch, as `reference_step` does.
     Before stage s passes its n-th microbatch of an epoch forward, it has passed n - (S - 1 - s) of them back.
     """
     versions, running = [dict(weights)], {}
     for number, (x, y) in enumerate(batches):
-        begun = number - number % per_epoch
+        oldest = died if number >= died else 0
+        begun = max(number - number % per_epoch, oldest)
 
-        def version_at(stage, number=number, begun=begun):
+        def version_at(stage, number=number, begun=begun, oldest=oldest):
             back = max(0, (number - begun) * microbatches - (stages - 1 - stage)) // microbatches
-            return max(0, number - 1) if schedule == "pipedream_2bw" else begun + back
+            return max(oldest, number - 1) if schedule == "pipedream_2bw" else begun + back
 
         seen = {
             name: versions[version_at(0 if vertical_sync else stage)][name]
@@ -94,4 +96,4 @@ def reference_of_versions(
             for name, value in versions[-1].items()
         }
         versions.append({**newest, **running})
-    return versions[-1]
+    return versions

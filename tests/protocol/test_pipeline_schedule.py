@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from dtrain.config.choices import Schedule
-from dtrain.protocol.pipeline_schedule import bubble, in_flight, order
+from dtrain.protocol.pipeline_schedule import FLUSHES, base_version, bubble, in_flight, order
 
 STAGES = range(1, 7)
 MICROBATCHES = range(1, 13)
@@ -69,3 +69,42 @@ def test_four_microbatches_in_three_stages_as_the_picture_of_1f1b_has_them():
         " ".join(f"{'FB'[back]}{number}" for back, number in order(Schedule.ONE_F_ONE_B, 3, stage, 4))
         for stage in range(3)
     ] == written
+
+
+def of_batches(schedule, stages, stage, count, batches):
+    """The work of several batches, of `count` microbatches each, that are numbered on; the last one drains."""
+    flying, work = 0, []
+    for batch in range(batches):
+        last = batch == batches - 1
+        for back, number in order(schedule, stages, stage, count, flying, drains=last):
+            work.append((back, batch * count + number))
+        flying = min(flying + count, stages - 1 - stage)
+    return work
+
+
+@pytest.mark.parametrize("schedule", [each for each in Schedule if each not in FLUSHES])
+def test_an_asynchronous_pipeline_does_not_deadlock_nor_wait_between_batches(schedule):
+    """Only as it fills and drains, and at most S - s microbatches are in flight at stage s."""
+    batches = 4
+    for stages in STAGES:
+        for count in MICROBATCHES:
+            works = [of_batches(schedule, stages, stage, count, batches) for stage in range(stages)]
+            for work in works:
+                for back in (False, True):
+                    assert [number for goes, number in work if goes is back] == list(range(batches * count))
+            ticks, most = simulated(works)
+            assert ticks == 2 * batches * count + 2 * (stages - 1)
+            assert all(held <= stages - stage for stage, held in enumerate(most))
+
+
+def test_the_version_that_2bw_uses_is_there_with_as_many_microbatches_as_stages():
+    for stages in STAGES:
+        for count in range(stages, 13):
+            for stage in range(stages):
+                backs = 0
+                for back, number in of_batches(Schedule.PIPEDREAM_2BW, stages, stage, count, 5):
+                    backs += back
+                    if not back and number % count == 0:
+                        target = number // count + 1
+                        assert base_version(Schedule.PIPEDREAM_2BW, target, 0, 0) == max(0, target - 2)
+                        assert max(0, target - 2) <= backs // count <= target - 1

@@ -6,24 +6,26 @@ from types import SimpleNamespace
 import numpy as np
 
 from dtrain.cluster import ClusterSpec
-from dtrain.config import training_section
+from dtrain.config import CheckpointSection, training_section
 from dtrain.learning import optimizers
 from dtrain.learning.graphs.stages import StageNetwork, segments_of
 from dtrain.messages import Hello, Sums
 from dtrain.parameters import placement
-from dtrain.roles.chief.start import fresh
+from dtrain.roles.chief.start import fresh, restored
 from dtrain.roles.stage.driver import LeadingDriver, StageDriver
 from dtrain.roles.stage.machine import LeadingStage, StageMachine
 from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.stage_layout import StageLayout
+from dtrain.strategies.beginnings import Beginnings
 from dtrain.strategies.interface import Problem, Stepped
 from dtrain.strategies.pipeline.leading import LeadingTraining
 from dtrain.strategies.pipeline.training import StageParts, enter
 from dtrain.wire.channel import MemoryChannel
 
 END_S = 60.0
+KILLED = "killed"
 
 
 class SilentReporter(SimpleNamespace):
@@ -34,7 +36,7 @@ class SilentReporter(SimpleNamespace):
             status=SimpleNamespace(), trace=NO_TRACE, activity=NO_ACTIVITY, bytes_moved=None, warnings=[]
         )
         self.warn = self.refused = self.warnings.append
-        self.waiting = self.progress = self.fit_ends = lambda *_: None
+        self.waiting = self.progress = self.fit_ends = self.tried_to_save = lambda *_: None
 
 
 class StagesInMemory:
@@ -53,17 +55,44 @@ class StagesInMemory:
         addresses = [f"localhost:{9000 + stage}" for stage in range(len(ranges))]
         self.cluster = ClusterSpec.from_lists(chief=addresses[:1], worker=addresses[1:])
         self.tasks = self.cluster.replicas()
+        self.killed = (0, 0)  # a stage, and the message at which it dies, counted from 1 in all stages
+        self.messages = 0
+        self._channels = []
         self.drivers = [self._driver(stage) for stage in range(len(ranges))]
         self.trainings = {}
+        self.folder = None  # of checkpoints, each a version that the leader has made
 
     def _driver(self, stage):
         hello = Hello(run_id="run", cluster_hash=self.cluster.hash, task=str(self.tasks[stage]))
 
         def connect(task, timeout_s):
-            return MemoryChannel(str(task), self.drivers[self.tasks.index(task)], hello)
+            to = self.tasks.index(task)
+            channel = MemoryChannel(str(task), self.drivers[to], hello)
+            self._channels.append(((stage, to), channel))
+            return channel
 
         kind, machine = (StageDriver, StageMachine) if stage else (LeadingDriver, LeadingStage)
-        return kind(machine(stage, self.tasks), hello, self.cluster, connect, SilentReporter(), END_S)
+        driver = kind(machine(stage, self.tasks), hello, self.cluster, connect, SilentReporter(), END_S)
+        received = driver.received
+
+        def counted(caller, frame):
+            self.messages += 1
+            if self.messages == self.killed[1]:
+                self._kill(self.killed[0])
+            return received(caller, frame)
+
+        driver.received = counted
+        return driver
+
+    def _kill(self, stage):
+        """Its process is gone: whatever it has, and every connection that has an end there."""
+        self.drivers[stage].abort(KILLED)
+        self.drivers[stage] = self._driver(stage)
+        for ends, channel in list(self._channels):
+            if stage in ends:
+                channel.abort("its end is gone")
+                if stage == ends[0]:
+                    channel.close()
 
     def _parts(self, stage):
         layout = StageLayout(segments_of(self.ranges, self.network.graph, [1] * len(self.ranges)))
@@ -98,15 +127,31 @@ class StagesInMemory:
         asked = self.problem.asked(1, parts.plan, UNCUT, sync=False)
         start = fresh(asked, parts.plan, self.problem.initial_values())
         start = start.going_on(UNCUT, self.problem.max_steps, sync=False)
-        return LeadingTraining(parts, start, lambda: start, lambda: None)
+        if self.folder is None:
+            return LeadingTraining(parts, start, lambda: start, lambda: None)
+
+        def saved():
+            found = restored(self.folder, parts.plan, asked, by_server=False)
+            return found.going_on(UNCUT, self.problem.max_steps, sync=False)
+
+        training = LeadingTraining(parts, start, saved, lambda: None)
+        section = CheckpointSection(every_steps=1, keep=100)
+        calls = Beginnings(section, self.folder, parts.reporter)
+        training.saver = calls.keeper(training.state, parts.reporter, section, END_S)
+        training.saver.begin(start, save=True)
+        return training
 
     def run(self, batch_of, loss, words_of, after=lambda stage, training: None):
         """Train: `batch_of` gives x and y of a batch, `words_of` those of its chance; `after` is called after each step."""
         errors = []
 
-        def train(stage):
+        def train(stage, again=False):
+            driver = self.drivers[stage]
             try:
-                training = self.trainings[stage] = self._open(stage)
+                training = self._open(stage)
+                if training is None:  # all is done
+                    return None
+                self.trainings[stage] = training
 
                 def compute(replica, number):
                     def work():
@@ -133,7 +178,10 @@ class StagesInMemory:
 
                 while training.step(compute) is not Stepped.ENDED:
                     after(stage, training)
+                training.close()
             except BaseException as error:
+                if driver.failure == KILLED and not again:
+                    return train(stage, again=True)
                 errors.append(error)
                 for driver in self.drivers:
                     driver.abort(f"stage {stage}: {error!r}")

@@ -1,12 +1,17 @@
 """pipedream and pipedream_2bw against a reference that writes down which version computes what."""
 
+import re
+import time
+
 import numpy as np
 import pytest
 from learning.pipeline_reference import reference_of_versions, reference_step
 from learning.test_stages import ZOO, all_cuts, data_of, weights_of
-from strategies.stages_in_memory import StagesInMemory
+from row_by_row import by_night
+from strategies.stages_in_memory import END_S, StagesInMemory
 
-from dtrain.learning.graphs.stages import StageNetwork, StageRange
+from dtrain.checkpoints import list_checkpoints, open_checkpoint
+from dtrain.learning.graphs.stages import StageNetwork, cut_evenly, segments_of
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.learning.optimizers import SGD
 
@@ -29,20 +34,23 @@ def words_of(number):
 
 
 def whole_step(network, weights, x, y, loss, microbatches, words):
-    whole = StageNetwork(network.graph, StageRange(0, len(network.graph.steps), None, None))
+    [segment] = segments_of(cut_evenly(network.graph, 1), network.graph, [1])
+    whole = StageNetwork(network, segment)
     gradients = {spec.name: np.empty(spec.shape, np.float32) for spec in whole.variables if spec.trainable}
     step = whole.begin(weights, gradients, loss, words)
     block = -(-len(x) // microbatches)
     for number, start in enumerate(range(0, len(x), block)):
         part = slice(start, start + block)
-        step.forward(number, len(x[part]) / len(x), x[part])
+        step.forward(number, len(x[part]) / len(x), x[part], [])
         step.backward(number, step.judged(number, y[part], None))
     return gradients, step.result().state_updates, 0.0
 
 
-def trained(name, ranges, settings):
+def trained(
+    name, ranges, settings, *, steps=STEPS, killed=(0, 0), folder=None, after=lambda stage, training: None
+):
     network = ZOO[name]()
-    x, y = data_of(network, STEPS * BATCH)
+    x, y = data_of(network, steps * BATCH)
     loss = CategoricalCrossentropy() if name == "softmax" else MeanSquaredError()
     weights = dict(weights_of(network))
 
@@ -51,21 +59,25 @@ def trained(name, ranges, settings):
         return x[rows], y[rows]
 
     pipeline = StagesInMemory(
-        network, ranges, weights, SGD(RATE), steps=STEPS, steps_per_epoch=PER_EPOCH, **settings
+        network, ranges, weights, SGD(RATE), steps=steps, steps_per_epoch=PER_EPOCH, **settings
     )
-    found = pipeline.run(batch_of, loss, words_of)
+    pipeline.killed, pipeline.folder = killed, folder
+    found = pipeline.run(batch_of, loss, words_of, after)
     stage_of = {
         spec.name: stage
         for stage, each in enumerate(segments_of(ranges, network.graph, [1] * len(ranges)))
         for spec in StageNetwork(network, each).variables
     }
+    told = " ".join(pipeline.drivers[0]._reporter.warnings)
+    back = re.search(r"goes back from step \d+ to the checkpoint of step (\d+)", told)
     expected = reference_of_versions(
         network,
         weights,
-        [batch_of(number) for number in range(STEPS)],
+        [batch_of(number) for number in range(steps)],
         loss,
         words_of,
         stage_of,
+        died=0 if back is None else int(back.group(1)),
         step=reference_step if name in STACKS else whole_step,
         stages=len(ranges),
         per_epoch=PER_EPOCH,
@@ -82,6 +94,84 @@ def test_every_cut_gives_the_bits_of_the_reference(name, settings):
         if len(ranges) > 4:
             continue
         _, found, expected = trained(name, ranges, SETTINGS[settings])
-        assert found.keys() == expected.keys()
-        wrong = [each for each in expected if not np.array_equal(found[each], expected[each])]
+        assert found.keys() == expected[-1].keys()
+        wrong = [each for each in found if not np.array_equal(found[each], expected[-1][each])]
         assert not wrong, (ranges, wrong)
+
+
+def cut_into(name, stages):
+    return cut_evenly(ZOO[name]().graph, stages)
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+def test_the_staleness_of_stage_s_is_measured_and_it_keeps_so_many_versions(stages):
+    """S - 1 - s but for the batches that fill the pipeline, of which there are as many in each epoch."""
+    kept = [set() for _ in range(stages)]
+
+    def look(stage, training):
+        kept[stage] |= {id(each) for each in [training.store.values, *training.store._versions._older]}
+
+    pipeline, _, _ = trained("normalized", cut_into("normalized", stages), SETTINGS["pipedream"], after=look)
+    for stage, training in pipeline.trainings.items():
+        most = stages - 1 - stage
+        filling = dict.fromkeys(range(most), STEPS // PER_EPOCH)
+        rest = STEPS - sum(filling.values())
+        assert dict(training.parts.reporter.status.staleness_counts) == {**filling, most: rest}
+        assert len(kept[stage]) == stages - stage
+
+
+def test_with_vertical_sync_the_staleness_is_that_of_the_first_stage_everywhere():
+    pipeline, _, _ = trained("normalized", cut_into("normalized", 3), SETTINGS["vertical sync"])
+    for training in pipeline.trainings.values():
+        assert dict(training.parts.reporter.status.staleness_counts) == {0: 2, 1: 2, 2: STEPS - 4}
+
+
+def test_two_versions_are_all_that_2bw_keeps():
+    buffers = {}
+
+    def look(stage, training):
+        buffers[stage] = 1 + len(training.store._versions._older)
+
+    pipeline, _, _ = trained("normalized", cut_into("normalized", 4), SETTINGS["2bw"], after=look)
+    assert buffers == dict.fromkeys(range(4), 2)
+    for training in pipeline.trainings.values():
+        assert dict(training.parts.reporter.status.staleness_counts) == {0: 1, 1: STEPS - 1}
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_a_checkpoint_in_the_midst_is_one_version_of_all_stages_and_drains_nothing(settings, tmp_path):
+    """The leader saves as often as it can; the bits stay those of a run that saves nothing."""
+
+    def until_wanted(stage, training):
+        if stage == 0 and training.global_step in (3, PER_EPOCH + 3):
+            end_s = time.monotonic() + END_S
+            while not training.boundary.wanted and time.monotonic() < end_s:
+                time.sleep(0.002)
+
+    ranges = cut_into("normalized", 3)
+    _, found, expected = trained(
+        "normalized", ranges, SETTINGS[settings], folder=tmp_path, after=until_wanted
+    )
+    assert all(np.array_equal(found[name], expected[-1][name]) for name in found)
+    saved = list_checkpoints(tmp_path)
+    assert len([each for each in saved if each.step % PER_EPOCH]) >= 2, "batches are in flight at these"
+    for each in saved:
+        with open_checkpoint(each.path) as checkpoint:
+            for name, value in expected[each.step].items():
+                assert np.array_equal(checkpoint.read(name), value), (each.step, name)
+
+
+DEATHS = [("pipedream", message) for message in (5, 14, 23, 31, *by_night(*range(1, 35)))]
+DEATHS += [("2bw", message) for message in (8, 27, 46, 59, *by_night(*range(1, 66)))]
+
+
+@pytest.mark.parametrize(("settings", "message"), DEATHS)
+def test_a_stage_may_die_at_any_message(settings, message, tmp_path):
+    """From the newest checkpoint on, every example counts once: the bits are those of a pipeline that is filled anew there."""
+    ranges, killed = cut_into("normalized", 3), (1 + message % 2, message)
+    pipeline, found, expected = trained(
+        "normalized", ranges, SETTINGS[settings], steps=4, killed=killed, folder=tmp_path
+    )
+    assert pipeline.messages >= message
+    wrong = [name for name in found if not np.array_equal(found[name], expected[-1][name])]
+    assert not wrong, (message, wrong)

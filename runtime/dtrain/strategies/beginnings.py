@@ -98,11 +98,16 @@ class Beginnings:
             return start.but(history={asked.generation: ended})
         return fresh(asked, plan, problem.initial_values(), state=problem.state)
 
-    def keeper(self, state: FitHolder, reporter: Reporter, section: CheckpointSection) -> KeeperThread:
-        """Return the thread that writes the run's own checkpoints of a `fit`, which has a folder for them."""
+    def keeper(
+        self, state: FitHolder, reporter: Reporter, section: CheckpointSection, patience_s: float = 0.0
+    ) -> KeeperThread:
+        """Return the thread that writes the run's own checkpoints of a `fit`, which has a folder for them.
+
+        What is saved may be away for `patience_s` at the end.
+        """
         assert self.folder is not None, "a run that saves has a directory"
         saver = state.saver_into(self.folder, section, reporter.warn, reporter.tried_to_save)
-        keeping = Keeping(CheckpointSchedule(section, SYSTEM.now(), -1), max_steps=0)
+        keeping = Keeping(CheckpointSchedule(section, SYSTEM.now(), -1), max_steps=0, patience_s=patience_s)
         return KeeperThread(keeping, saver, reporter.warn, reporter.trace)
 
     def optimizer_state(self, owner: object) -> OptimizerState | None:

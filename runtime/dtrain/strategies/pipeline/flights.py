@@ -77,7 +77,7 @@ class Images(BufferAllocator):
         self.kept: dict[int, tuple[Blocks, dict[str, Array]]] = {}
 
     def in_use(self, values: Sequence[Array]) -> bool:
-        return any(values is flat for flat, _ in self.kept.values())
+        return bool(values) and any(values is flat for flat, _ in self.kept.values())
 
     def keep(self, version: int, store: Store) -> None:
         """Keep the newest version, which has this number."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from dtrain.errors import CheckpointError, DtrainError, PeerError
+from dtrain.errors import CheckpointError, DtrainError, PeerError, PeerLostError
 from dtrain.messages import (
     Control,
     SnapshotReply,
@@ -50,7 +50,10 @@ class StagesHolder(FitHolder):
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         if not server:
             return super().snapshot_rows(server, question)
-        return self._driver.snapshot_rows(self._training.parts.owners[server], question)
+        try:
+            return self._driver.snapshot_rows(self._training.parts.owners[server], question)
+        except TermOverError as error:  # a stage has died: the last checkpoint is tried again
+            raise PeerLostError(str(error)) from None
 
 
 def next_term(parts: StageParts) -> int:

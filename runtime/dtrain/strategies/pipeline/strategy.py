@@ -243,7 +243,7 @@ class StagesStrategy(Strategy):
         training = LeadingTraining(parts, start, again, lambda: self._place.begin(training))
         for text in told_of(start, resumes=resumes):
             reporter.warn(text)
-        training.saver = calls.keeper(training.state, reporter, spec.checkpoint)
+        training.saver = calls.keeper(training.state, reporter, spec.checkpoint, spec.wait.server_s)
         training.saver.begin(start, save=True)
         self._place.begin(training)
         self._open = training

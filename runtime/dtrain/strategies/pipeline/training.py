@@ -271,7 +271,9 @@ class StageReplica(LocalReplica):
                 self.rest()
             if edge in layout.starts.values():
                 driver.take(batch, microbatch, edge, back=False)
-        newest, marks = training.global_step, first and not self.rests and training.boundary.wanted
+        newest = training.global_step
+        # One mark at a time: a stage remembers one version.
+        marks = first and training.boundary.wanted and not any(flight.marks for flight in self.flights)
         self._named, marks = driver.machine.noted.pop(batch, (newest, marks))
         if not self.flushes:
             training.hold_end()
