@@ -24,6 +24,7 @@ from dtrain.learning.graphs.stages import (
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import MemberState
+from dtrain.protocol.pipeline_schedule import FLUSHES
 from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.stage.driver import LeadingDriver, StageDriver
 from dtrain.roles.stage.machine import LeadingStage, StageMachine
@@ -207,10 +208,10 @@ class StagesStrategy(Strategy):
             segments = segments_of(stages_of(graph, section, len(replicas)), graph, replicas)
             _check_replicas(graph, segments)
             return StageLayout(segments), section.schedule
-        if section.chooses:
+        if section.chooses or section.schedule not in FLUSHES:
             raise SpecError(
-                "training.stages, stage_replicas: the program places layers by hand (dt.device): leave both "
-                "out, or place none"
+                "training.stages, stage_replicas, schedule: the program places layers by hand (dt.device), "
+                "which are computed step by step: leave all three out, or place none"
             )
         for layer, task in placed.items():
             if task not in tasks:
