@@ -175,6 +175,29 @@ def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES[1:])
+def test_what_an_asynchronous_pipeline_computes_follows_from_the_program_and_not_from_time(
+    launcher, schedule
+):
+    """Callbacks assign weights and stop in the midst of an epoch; one run saves all the time, the other does not."""
+    words = (
+        *("--stages", "3", *PIPELINE, "--set", f"training.schedule={schedule}"),
+        *(STAGED, "--optimizer", "adam", "--assign_at", "4", "--stop_at", "6"),
+    )
+    seldom = launcher.start("--set", "checkpoint.every_s=1000", *words)
+    often = launcher.start("--set", "checkpoint.every_steps=1", *words)
+    for launch in (seldom, often):
+        succeeded(launch)
+    for what in ("history", "weights", "evaluated"):
+        assert told(seldom, what) == told(often, what)
+    batches = -(-staged.ROWS // staged.BATCH)
+    assert report_of(often.run_dir)["global_step"] < staged.EPOCHS * batches
+    counts = tasks_of(report_of(often.run_dir))
+    assert [counts[task]["staleness_mean"] for task in TASKS] == sorted(
+        (counts[task]["staleness_mean"] for task in TASKS), reverse=True
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES[1:])
 def test_an_asynchronous_pipeline_that_is_stopped_comes_to_rest_saves_and_goes_on(launcher, schedule):
     """A stop comes while batches are in flight; what is saved has each of them in every stage."""
     run_dir, epochs = launcher.folder / "run", 150

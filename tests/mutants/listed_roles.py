@@ -288,6 +288,7 @@ LONG = [
 
 STAGE = "roles/stage/machine.py"
 NUMBERS = "learning/graphs/stages.py"
+STAGES = "strategies/pipeline/training.py"
 PIPELINES = [
     bug("protocol/pipeline_schedule.py", "order", "stages - 1 - stage", "stages - 2 - stage"),
     bug(STAGE, "StageMachine._arrives", "place not in self._taken", "True", says="an array counts twice"),
@@ -296,6 +297,16 @@ PIPELINES = [
     bug(STAGE, "LeadingStage._enter", "self.lost.add(stage)", says="a loss is not noticed"),
     bug(STAGE, "LeadingStage.decide", "applied = applied and each.finite", "applied = each.finite"),
     bug(STAGE, "LeadingStage._vote", "message.batch == self._verdict.batch", "False"),
+    bug("protocol/pipeline_schedule.py", "base_version", "target - 2", "target - 1"),
+    bug(STAGE, "Question.wants_rest", "not isinstance(self.message, Snapshot)", "True"),
+    bug(STAGE, "StageMachine.take", "each.back != place.back", "False", says="an array may count twice"),
+    bug(STAGE, "LeadingStage.disconnected", "each[1].made", "False", says="what a stage has told is lost"),
+    bug(
+        STAGES, "StageReplica._pass_back", "not flight.examples", "False", says="each microbatch is a version"
+    ),
+    bug(STAGES, "StageReplica._begin", "not any(flight.marks for flight in self.flights)", "True"),
+    bug(STAGES, "StageReplica.needs", "version >= self._named", "False"),
+    bug(STAGES, "StageTraining.ends_at", "made % self.parts.problem.steps_per_epoch == 0", "False"),
     bug(NUMBERS, "StageStep.forward", "{**self._weights, **self._updates}", "self._weights"),
     bug(NUMBERS, "StageStep.judged", "gradient * np.float32(share)", "gradient"),
     bug(NUMBERS, "StageStep._chance", "microbatch", "0", says="every microbatch draws the same"),

@@ -169,6 +169,7 @@ MIRRORED = {
     "learning/graphs/stages.py": ["learning/test_stages.py"],
     "protocol/pipeline_schedule.py": ["protocol/test_pipeline_schedule.py"],
     "roles/stage/machine.py": ["roles/test_stage_machine.py"],
+    "strategies/pipeline/training.py": ["strategies/test_asynchronous_stages.py"],
     "state/feed.py": ["state", "strategies/test_local_steps.py"],
     "state/rounds.py": [
         "state/test_rounds.py",

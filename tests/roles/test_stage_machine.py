@@ -224,3 +224,59 @@ def test_who_leaves_waits_for_nothing_any_more():
 def test_a_loss_is_added_to_the_sums_of_each_example():
     sums = Sums(names=("accuracy", "loss"), totals=np.array([2.0, 1.0, 6.0, 9.0]).tobytes())
     assert np.frombuffer(with_loss(sums, 0.5).totals).tolist() == [2.0, 1.0, 7.0, 9.0]
+
+
+def made(batch, *, loss=0.0, sums=None):
+    return StageVote(term=5, batch=batch, finite=True, loss=loss, sums=sums, made=True)
+
+
+def test_stages_that_have_made_a_version_are_answered_at_once_and_the_leader_hears_of_each_batch_by_itself():
+    machine = leading()
+    for batch in (3, 4):
+        assert said(machine.receive("m2", TASKS[2], made(batch, loss=batch), ())) == [("m2", Acknowledged)]
+    machine.disconnected("m2")  # what it has told counts
+    assert machine.decide(made(3)) is None
+    machine.receive("m1", TASKS[1], made(3, loss=0.5), ())
+    verdict, _, answers = machine.decide(made(3))
+    assert (verdict.loss, answers) == (3.5, [])
+    assert machine.decide(made(4)) is None
+    machine.receive("m1", TASKS[1], made(4), ())
+    assert machine.decide(made(4))[0].loss == 4.0
+
+
+def control(version, **changed):
+    return Control(generation=1, number=(5, 1), term=5, version=version, optimizer={}, **changed)
+
+
+def test_a_pipeline_rests_at_a_version_that_the_leader_asks_about_and_not_for_a_checkpoint():
+    machine, held = begun(version=10)
+    machine.receive("save", TASKS[0], Snapshot(at_least=12, wait_s=0, term=5), ())
+    assert not machine.rests_at(12)
+    machine.receive("order", TASKS[0], control(12), ())
+    assert machine.rests_at(12)
+    assert not machine.rests_at(13)
+    assert said(machine.reached(12)) == [("save", SnapshotReply), ("order", Controlled)]
+    assert machine.rests_at(12), "also when that is answered"
+    assert (held.obeyed, machine.stopped, machine.leaves) == ([], False, False)
+    machine.receive("order", TASKS[0], control(12, stop=True), ())
+    assert (machine.stopped, machine.leaves) == (False, True), "the leader ends, and not training"
+
+
+def test_a_stage_that_is_ahead_answers_with_what_it_has_marked():
+    machine, held = begun(version=10)
+    machine.reached(11, marks=True)
+    machine.reached(12)
+    assert held.marked == 1
+    machine.receive("save", TASKS[0], Snapshot(at_least=11, wait_s=0, term=5), ())
+    assert held.marked == 1, "nothing is remembered anew"
+
+
+def test_what_comes_back_leaves_known_what_has_come_forward():
+    """A stage sends an array again if its connection breaks before the answer."""
+    machine, _ = begun()
+    machine.receive("a", TASKS[0], *tensor(batch=4))
+    assert machine.take(Place(5, 4, False, 0)) is not None
+    machine.receive("c", TASKS[2], *tensor(batch=3, back=True))
+    assert machine.take(Place(5, 3, True, 0)) is not None
+    machine.receive("a", TASKS[0], *tensor(batch=4))
+    assert not machine.arrived

@@ -175,3 +175,65 @@ def test_a_stage_may_die_at_any_message(settings, message, tmp_path):
     assert pipeline.messages >= message
     wrong = [name for name in found if not np.array_equal(found[name], expected[-1][name])]
     assert not wrong, (message, wrong)
+
+
+def test_a_gradient_that_is_not_finite_is_left_out_where_it_appears_and_its_batch_counts_as_a_step():
+    """NaN in the inputs of a batch makes every stage's gradient NaN; infinite targets those of all, too."""
+    network = ZOO["normalized"]()
+    x, y = data_of(network, STEPS * BATCH)
+    bad = 3
+
+    def batch_of(number):
+        rows = slice(number * BATCH, (number + 1) * BATCH)
+        return (np.full_like(x[rows], np.nan) if number == bad else x[rows]), y[rows]
+
+    ranges, weights = cut_into("normalized", 3), dict(weights_of(network))
+    pipeline = StagesInMemory(
+        network, ranges, weights, SGD(RATE), steps=STEPS, steps_per_epoch=PER_EPOCH, schedule="pipedream"
+    )
+    found = pipeline.run(batch_of, MeanSquaredError(), words_of)
+    assert all(np.isfinite(value).all() for value in found.values()), "moving averages too"
+    for training in pipeline.trainings.values():
+        assert training.global_step == STEPS
+        assert len(training.parts.reporter.warnings) == 1
+
+
+@pytest.mark.parametrize("policy", ["scale", "compensate"])
+def test_stale_gradients_are_corrected_as_asynchronous_servers_do(policy):
+    """In stage s of three a gradient is 2 - s versions old, but for the first ones."""
+    settings = {**SETTINGS["pipedream"], "stale_gradients": policy}
+    network, steps = ZOO["dense"](), 6
+    ranges = cut_evenly(network.graph, 3)
+    x, y = data_of(network, steps * BATCH)
+    weights = dict(weights_of(network))
+    stage_of = {
+        spec.name: stage
+        for stage, each in enumerate(ranges)
+        for spec in StageNetwork(network.graph, each).variables
+    }
+
+    def batch_of(number):
+        rows = slice(number * BATCH, (number + 1) * BATCH)
+        return x[rows], y[rows]
+
+    pipeline = StagesInMemory(
+        network, ranges, weights, SGD(RATE), steps=steps, steps_per_epoch=steps, **settings
+    )
+    found = pipeline.run(batch_of, MeanSquaredError(), words_of)
+    versions = [weights]
+    for number in range(steps):
+        stale = {name: min(number, 2 - stage) for name, stage in stage_of.items()}
+        then = {name: versions[number - stale[name]][name] for name in weights}
+        loss, words = MeanSquaredError(), words_of(number)
+        gradients, _, _ = reference_step(network, then, *batch_of(number), loss, 1, words)
+        newest = dict(versions[-1])
+        for name, gradient in gradients.items():
+            rate = RATE
+            if policy == "scale":
+                rate = RATE / max(1, stale[name])
+            elif stale[name]:
+                gradient = gradient + 0.04 * gradient * gradient * (newest[name] - then[name])
+            newest[name] = newest[name] - rate * gradient
+        versions.append(newest)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, versions[-1][name], rtol=1e-5, atol=1e-7)

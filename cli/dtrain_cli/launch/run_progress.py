@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from dtrain.cluster import Role, TaskId
-from dtrain.config import RunSpec
+from dtrain.config import PipelineSection, RunSpec
 from dtrain.messages.membership import TaskStatus, global_step
 from dtrain.runs.files import SavedRecord
 from dtrain_cli.launch.tasks import TaskLife
@@ -90,7 +90,7 @@ class Hints:
     def __init__(self, spec: RunSpec, lives: Mapping[TaskId, TaskLife]) -> None:
         """Without any `lives`, as of a run that has had its hints, there is no hint."""
         self._lives = lives
-        self._replicas = spec.replicas
+        self._replicas = 1 if isinstance(spec.training, PipelineSection) else spec.replicas
         self._slow = {task: factor for task in lives if (factor := spec.simulate.slowness(task)) > 1}
         self._unsaved = any(task.role is Role.PS for task in lives)
         self._trains_since_s: float | None = None

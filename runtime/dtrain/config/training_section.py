@@ -405,7 +405,7 @@ def problems(settings: TrainingSettings) -> Iterator[Problem]:
             text = f"with schedule: {section.schedule} all stages use one version already: expected pipedream"
             yield ("vertical_sync",), text
         if section.stale_gradients != StaleGradients.APPLY:
-            text = f"schedule: {section.schedule} says which gradient makes a version: expected pipedream"
+            text = f"with schedule: {section.schedule} each stage has the same staleness: expected pipedream"
             yield ("stale_gradients",), text
     elif isinstance(section, PipelineSection) and section.stale_gradients == StaleGradients.DROP:
         text = "in one stage alone, drop would lose a part of a batch: expected apply, scale or compensate"

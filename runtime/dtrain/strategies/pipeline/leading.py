@@ -17,7 +17,7 @@ from dtrain.roles.chief.start import Start
 from dtrain.roles.stage.driver import LeadingDriver, TermOverError
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import LocalTraining
-from dtrain.strategies.interface import FitOrder
+from dtrain.strategies.interface import Compute, FitOrder, Stepped
 from dtrain.strategies.pipeline.training import StageParts, StageTraining, share_of
 from dtrain.types import Array, Blocks
 
@@ -111,10 +111,14 @@ class LeadingTraining(StageTraining):
     def _read(self, name: str) -> Array:
         if self._given_up or name in self.store.variables:
             return super()._read(name)
-        position = (self.driver.machine.term, self.global_step)
-        if self._known[:2] != position or name not in self._known[2]:
-            self._known = (*position, self._fetched())
+        if self._known[:2] != (self.driver.machine.term, self.global_step):
+            fetched = self._fetched()
+            self._known = self.driver.machine.term, self.global_step, fetched
         return self._known[2][name]
+
+    def step(self, compute: Compute) -> Stepped:
+        self._known = 0, 0, {}  # the leader has a whole model only while somebody reads it
+        return super().step(compute)
 
     def stands(self) -> None:
         super().stands()
