@@ -26,7 +26,7 @@ from dtrain.learning.graphs.networks import Network, StepResult
 from dtrain.learning.graphs.passes import Going, Pass, only
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.layers.base import Chance
-from dtrain.types import Array, Arrays
+from dtrain.types import Array, Arrays, Shape
 
 
 class StageRange(NamedTuple):
@@ -212,6 +212,15 @@ class StageNetwork(Network):
         self.is_first = stage.entering is None
         self.is_last = stage.leaving is None
         self._more: dict[str, Array] = {}
+
+    @property
+    def edges(self) -> tuple[Shape | None, Shape | None]:
+        """The shapes of one example of what enters and of what leaves; None: the model's own do."""
+        steps, left = self.graph.steps, self.graph.outputs[0]
+        return (
+            None if self.is_first else steps[0].shapes[0],
+            None if self.is_last else steps[left.step].shapes[left.output],
+        )
 
     def begin(self, weights: Arrays, gradients: Arrays, loss: Losses, entropy: Sequence[int]) -> "StageStep":
         """Return a step in which no microbatch is under way; see `StageStep`."""

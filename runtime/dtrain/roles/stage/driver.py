@@ -15,7 +15,7 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.control.interface import Send
 from dtrain.control.roster import obstacle
-from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.errors import CallsDifferError, DtrainError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -44,7 +44,7 @@ from dtrain.messages import (
 from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
 from dtrain.runs.reporting import Reporter
-from dtrain.types import Array, Blocks
+from dtrain.types import Array, Blocks, Shape
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.frames import UNKNOWN, Frame, Limits
@@ -52,6 +52,9 @@ from dtrain.wire.handshake import refusal
 from dtrain.wire.peer import Peer
 
 T = TypeVar("T")
+HEADER_BYTES = 1 << 20
+LEAST_LIMIT_BYTES = 64 << 20
+"""What a neighbour may send at once, however small microbatches were so far."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -99,11 +102,19 @@ class StageDriver:
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
         self._unanswered: set[tuple[str, int]] = set()
+        self._widest_bytes = 0
 
     # The handler
 
     def limits(self, hello: Hello) -> Limits:
-        return UNKNOWN
+        """See `Handler.limits`: the leader gives variables of any size, a neighbour a microbatch at most.
+
+        Batches may be of several sizes, as those of sequences of similar lengths are.
+        """
+        machine = self.machine
+        if hello.task == str(machine.tasks[0]) or not self._widest_bytes:
+            return UNKNOWN
+        return Limits(HEADER_BYTES, max(LEAST_LIMIT_BYTES, 16 * self._widest_bytes))
 
     def refuse(self, hello: Hello) -> str | None:
         return refusal(self._hello, hello)
@@ -144,6 +155,12 @@ class StageDriver:
 
     # The training thread
 
+    def expect(self, entering: Shape | None, leaving: Shape | None, depth: int) -> None:
+        """Take arrays of these shapes from now on; see `StageMachine`."""
+        with self.cond:
+            self.machine.edges, self.machine.depth = (entering, leaving), depth
+            self._widest_bytes = 0
+
     @property
     def stages(self) -> int:
         return len(self.machine.tasks)
@@ -172,16 +189,25 @@ class StageDriver:
         with self.cond:
             self.carry_out(self.machine.reached(version))
 
-    def take(self, batch: int, microbatch: int, *, back: bool) -> Sequence[Array]:
-        """Wait for an array of a neighbour, and its mask if it has one.
+    def take(self, batch: int, microbatch: int, *, back: bool, rows: int) -> Sequence[Array]:
+        """Wait for an array of a neighbour, of so many examples, and its mask if it has one.
 
         Raises:
             TermOverError: the term is over.
             PeerLostError: the leader, or in the leader another stage, is gone for good.
+            CallsDifferError: the neighbour reads other batches.
         """
         machine = self.machine
-        place = Place(machine.term, batch, back, microbatch)
-        return self.wait(lambda: machine.take(place), machine.stage + (1 if back else -1))
+        place, neighbour = Place(machine.term, batch, back, microbatch), machine.stage + (1 if back else -1)
+        found = self.wait(lambda: machine.take(place), neighbour)
+        if len(found[0]) != rows:
+            raise CallsDifferError(
+                f"{machine.tasks[neighbour]} has {len(found[0])} examples in microbatch {microbatch} of "
+                f"batch {batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads "
+                "the same batches"
+            )
+        self._widest_bytes = max(self._widest_bytes, sum(each.nbytes for each in found))
+        return found
 
     def send(self, batch: int, microbatch: int, *, back: bool, arrays: Sequence[Array | None]) -> None:
         """Send an array, and its mask if it has one, to a neighbour, once it has heard the one before.

@@ -45,7 +45,7 @@ from dtrain.messages import (
     VoidTerm,
 )
 from dtrain.state.fit_state import FitState
-from dtrain.types import Array, Blocks
+from dtrain.types import Array, Blocks, Shape
 
 
 class Place(NamedTuple):
@@ -89,6 +89,9 @@ class StageMachine:
         held: None before the first term.
         stopped: whether the leader has ended training at this version.
         arrived: what neighbours have sent, and is not taken yet.
+        edges: the shape of one example of what enters and of what leaves; None: of this stage nothing does,
+            or it is not known yet. A length of None may vary.
+        depth: how many microbatches a neighbour may be ahead.
     """
 
     stage: int
@@ -100,6 +103,8 @@ class StageMachine:
     held: HeldStage | None = None
     stopped: bool = False
     arrived: dict[Place, Sequence[Array]] = field(default_factory=dict)
+    edges: tuple[Shape | None, Shape | None] = (None, None)
+    depth: int = 1
     _taken: set[Place] = field(default_factory=set)
     _questions: list[Question] = field(default_factory=list)
 
@@ -163,12 +168,33 @@ class StageMachine:
         if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
             found = [block.size for block in blocks]
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
+        if reason := self._misfit(message, blocks):
+            return Refusal(reason=f"{sender} sends {reason}")
         if place.term >= self.term and place not in self._taken:
             shapes = [message.shape, message.mask]
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
         return Acknowledged()
+
+    def _misfit(self, message: StageTensor, blocks: Blocks) -> str | None:
+        """Return what is wrong with an array of a neighbour's; None: nothing."""
+        expected, shape = self.edges[message.back], message.shape[1:]
+        if expected is not None and (
+            len(shape) != len(expected)
+            or any(want not in (None, found) for want, found in zip(expected, shape, strict=True))
+        ):
+            return f"examples of shape {shape}, expected {expected}"
+        floats = [block.dtype for block in blocks[:1] if message.back or block.dtype.kind == "f"]
+        if wrong := [each for each in floats if each != np.float32] or [
+            block.dtype for block in blocks[1:] if block.dtype != np.bool_
+        ]:
+            return f"numbers of {wrong[0]}, expected float32, and bool in a mask"
+        place = Place(message.term, message.batch, message.back, message.microbatch)
+        waiting = [each for each in self.arrived if each.back == message.back and each != place]
+        if len(waiting) >= 2 * self.depth:  # of this term and of the next one
+            return f"more than the {len(waiting)} arrays that wait here, of at most {self.depth} in a term"
+        return None
 
     def _answers(self) -> list[Send]:
         """Answer what can be answered now."""

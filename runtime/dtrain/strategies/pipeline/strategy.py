@@ -147,6 +147,8 @@ class StagesStrategy(Strategy):
             )
         ranges = stages_of(network.graph, self.training, stages)
         networks = [StageNetwork(network.graph, each) for each in ranges]
+        own = networks[driver.machine.stage]
+        driver.expect(*own.edges, depth=max(self.training.microbatches, stages))
         stage_of = {spec.name: stage for stage, each in enumerate(networks) for spec in each.variables}
         variables = problem.variables
         return StageParts(
@@ -157,7 +159,7 @@ class StagesStrategy(Strategy):
                 placement.plan([spec for spec in variables if stage_of[spec.name] == stage], servers=1)
                 for stage in range(stages)
             ],
-            network=networks[driver.machine.stage],
+            network=own,
             driver=driver,
             section=self.training,
             reporter=self._task.reporter,

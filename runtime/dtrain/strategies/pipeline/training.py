@@ -203,7 +203,7 @@ class StageReplica(LocalReplica):
         size = _size(x)
         entropy: Any = generator_of(rng).bit_generator.seed_seq.entropy  # type: ignore[attr-defined]
         # The leader's orders have come before its first microbatch.
-        first = [] if network.is_first else driver.take(batch, 0, back=False)
+        first = [] if network.is_first else driver.take(batch, 0, back=False, rows=len(cut.rows(0, size)))
         step = network.begin(weights, gradients, loss, entropy)
         for back, number in order(section.schedule, driver.stages, parts.stage, cut.filled(size)):
             rows = cut.rows(number, size)
@@ -212,7 +212,9 @@ class StageReplica(LocalReplica):
                 if network.is_first:
                     entering: Sequence[Any] = [_rows(x, part)]
                 else:
-                    entering = first if number == 0 else driver.take(batch, number, back=False)
+                    entering = (
+                        first if number == 0 else driver.take(batch, number, back=False, rows=len(rows))
+                    )
                 left = step.forward(number, len(rows) / size, *entering)
                 if not network.is_last:
                     driver.send(batch, number, back=False, arrays=left)
@@ -220,7 +222,7 @@ class StageReplica(LocalReplica):
             if network.is_last:
                 upstream = step.judged(number, _rows(y, part), _rows(sample_weight, part))
             else:
-                upstream = [driver.take(batch, number, back=True)[0]]
+                upstream = [driver.take(batch, number, back=True, rows=len(rows))[0]]
             gradient = step.backward(number, upstream)
             if gradient is not None:
                 driver.send(batch, number, back=True, arrays=[gradient])
