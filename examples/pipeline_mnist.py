@@ -1,7 +1,7 @@
 """MNIST by a model that is cut into stages, each of which another task computes and holds.
 
-    dtrain launch --strategy pipeline --stages 3 examples/pipeline_mnist.py --quick
-    dtrain launch --strategy pipeline --stages 3 examples/pipeline_mnist.py --data FOLDER
+    dtrain launch examples/pipeline_mnist.py --quick
+    dtrain launch --stages 2 examples/pipeline_mnist.py --data FOLDER
 
 docs/guide/pipelines.md says what travels, and when a pipeline pays. The same file trains in one process with
 `python examples/pipeline_mnist.py --quick`. `images.py` says how to get the files.
@@ -22,7 +22,7 @@ def main() -> None:
     args = parser.parse_args()
     train, test = images.load(args)
 
-    strategy = dt.get_strategy()
+    strategy = dt.PipelineStrategy()  # as many stages as tasks train; the command line and a spec win over it
     with strategy.scope():
         model = dt.Sequential(
             [

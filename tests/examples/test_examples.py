@@ -53,7 +53,7 @@ def test_local_steps(output):
 
 
 def test_pipeline_mnist(output):
-    words = ("--strategy", "pipeline", "--stages", "3", "--no-evaluator")
+    words = ("--stages", "3", "--no-evaluator")
     (accuracy,) = numbers(ACCURACY, output(*words, EXAMPLES / "pipeline_mnist.py", "--quick"))
     assert accuracy > 0.95
 

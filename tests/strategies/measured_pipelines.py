@@ -4,7 +4,7 @@ Not a test itself.
 - `speed`: steps a second of 4 Dense layers of 2,048 in 2 and 4 stages, beside torch.distributed.pipelining on gloo with a Python that
   has it; 256 examples in 8 microbatches, plain SGD, a thread each. Each run stands beside one of the other.
 - `bubble`: the share of a step in which stages wait, with layers that sleep, so that cores do not decide.
-- `traffic`: the bytes that a step of VGG-11 sends (images of 224 x 224, a batch of 32), beside synchronous servers, by the counters
+- `traffic`: the bytes that travel in a step of VGG-11 (images of 224 x 224, a batch of 32), beside synchronous servers, by the counters
   of `dtrain status`.
 - `link`: seconds a step over 100 Mbit/s and 20 ms between two namespaces, beside synchronous servers; needs root.
 
@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 
 WIDTH, LAYERS, MICROBATCHES, EXAMPLES = 2048, 4, 8, 256
-FORWARD_S, BACK_S = 0.05, 0.1
+FORWARD_S, BACK_S = 0.1, 0.2
 """How long a layer that sleeps does so for one microbatch: backward is twice the work, as in most layers."""
 WARM, STEPS = 5, 20
 WAIT_S = 1800.0
@@ -72,12 +72,13 @@ def launched(options, *program):
 
 def measured_speed(schedule, stages):
     options = ("--strategy", "pipeline", "--stages", stages, "--set", f"training.schedule={schedule}")
-    [said], _ = launched(tuple(map(str, options)), "mlp", WARM + STEPS)
-    return said["step_s"]
+    said, _ = launched(tuple(map(str, options)), "mlp", WARM + STEPS)
+    [step_s] = [each["step_s"] for each in said if "step_s" in each]
+    return step_s, sum(each["cpu_s"] for each in said if "cpu_s" in each)
 
 
 def measured_torch(python, schedule, stages):
-    """Train the same with PyTorch; return the seconds of a step."""
+    """Train the same with PyTorch; return the seconds of a step, and the CPU seconds of all processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -99,9 +100,9 @@ def measured_torch(python, schedule, stages):
             )
         )
     told = [task.communicate(timeout=WAIT_S)[0] for task in tasks]
-    lines = [line for line in told[0].splitlines() if line.startswith("seconds ")]
-    assert lines, told
-    return float(lines[-1].split()[1])
+    lines = [line.split() for text in told for line in text.splitlines() if line.startswith("seconds ")]
+    assert len(lines) == stages, told
+    return float(lines[0][1]), sum(float(words[3]) for words in lines)
 
 
 def spans_of(schedule, stages, count, steps):
@@ -117,7 +118,7 @@ def spans_of(schedule, stages, count, steps):
 
 def measured_bubble(schedule, stages, count):
     """Return the share of a step in which a stage does not compute: the median of the steps after the first ones."""
-    steps = 6
+    steps = 5
     spans = spans_of(schedule, stages, count, steps)[0]
     starts = [spans[2 * count * step][1] for step in range(steps)]
     lasts = [after - before for before, after in itertools.pairwise(starts)]
@@ -125,12 +126,13 @@ def measured_bubble(schedule, stages, count):
 
 
 def measured_traffic(run):
-    """Return the megabytes that all tasks have sent in a step."""
-    sent = []
+    """Return the megabytes that travel in a step. The end that has opened a connection counts both ways."""
+    moved = []
     for steps in (1, 2):  # their difference has no beginning
         _, status = launched(TRAFFIC[run], "vgg", steps)
-        sent.append(sum(task["bytes_sent"] or 0 for task in status["tasks"]))
-    return (sent[1] - sent[0]) / 1e6
+        ways = ("bytes_sent", "bytes_received")
+        moved.append(sum(task[way] or 0 for task in status["tasks"] for way in ways))
+    return (moved[1] - moved[0]) / 1e6
 
 
 def measured_link(run):
@@ -208,8 +210,16 @@ def mlp(steps):
         model.compile(dt.optimizers.SGD(1e-4), "mse")
     chance = np.random.default_rng(0)
     x, y = (chance.normal(size=(EXAMPLES, WIDTH)).astype(np.float32) for _ in range(2))
-    data = dt.data.Dataset.from_tensor_slices((x, y)).batch(EXAMPLES).repeat()
+    spent_s = []
+
+    def noted(rows, targets):
+        spent_s.append(time.process_time())
+        return rows, targets
+
+    data = dt.data.Dataset.from_tensor_slices((x, y)).batch(EXAMPLES).repeat().map(noted)
     model.fit(data, epochs=1, steps_per_epoch=steps, verbose=0, callbacks=[times])
+    if steps > WARM + 3:
+        told(cpu_s=(spent_s[steps - 1] - spent_s[WARM]) / (steps - 1 - WARM))
     if strategy.is_leader:
         warm = WARM if steps > WARM + 3 else 1
         ended_s = times.ended_s[warm - 1 :]
@@ -313,7 +323,7 @@ def torch_stage(schedule):
     for step in range(WARM + STEPS):
         if step == WARM:
             dist.barrier()
-            begun_s = time.monotonic()
+            begun_s, spent_s = time.monotonic(), time.process_time()
         optimizer.zero_grad()
         if rank == 0:
             schedule.step(x)
@@ -322,8 +332,9 @@ def torch_stage(schedule):
         else:
             schedule.step()
         optimizer.step()
+    cpu_s = (time.process_time() - spent_s) / STEPS
     dist.barrier()
-    print("seconds", (time.monotonic() - begun_s) / STEPS, flush=True)
+    print("seconds", (time.monotonic() - begun_s) / STEPS, "CPU", cpu_s, flush=True)
     dist.destroy_process_group()
 
 
@@ -348,12 +359,13 @@ def printed(known, runs):
 
     for schedule, stages in SPEEDS:
         own, other = of("speed", "dtrain", schedule, stages), of("speed", "torch", schedule, stages)
-        ratios = sorted(theirs / ours for ours, theirs in zip(own, other, strict=False))
-        if ratios:
+        for place, what in enumerate(("steps", "CPU")) if own else ():
+            pairs = list(zip(own, other, strict=False))
+            ratios = sorted(theirs[place] / ours[place] for ours, theirs in pairs)
+            median_s = [statistics.median(each[place] for each in side) for side in (own, other)]
             print(
-                f"speed   {schedule:5} {stages} stages: {statistics.median(own):.3f} s a step, torch "
-                f"{statistics.median(other):.3f}, {statistics.median(ratios):.2f} x "
-                f"({ratios[0]:.2f} - {ratios[-1]:.2f}, n = {len(ratios)})"
+                f"speed   {schedule:5} {stages} stages, {what:5}: {median_s[0]:.3f} s a step, torch {median_s[1]:.3f}, "
+                f"{statistics.median(ratios):.2f} x ({ratios[0]:.2f} - {ratios[-1]:.2f}, n = {len(ratios)})"
             )
     for schedule, stages, count in BUBBLES:
         if found := of("bubble", schedule, stages, count):
