@@ -17,7 +17,7 @@ from docs.pages import ROOT
 DOCS = ROOT / "docs"
 PICTURE_LIMIT_BYTES = 150_000
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DRAWINGS = sorted([DOCS / "kill.svg", *DOCS.glob("concept_*.svg")])
+DRAWINGS = sorted([DOCS / "kill.svg", *DOCS.glob("concept_*.svg"), *DOCS.glob("pipeline_*.svg")])
 spec = importlib.util.spec_from_file_location("conf", DOCS / "conf.py")
 conf = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(conf)

@@ -52,6 +52,12 @@ def test_local_steps(output):
     assert accuracy > 0.94
 
 
+def test_pipeline_mnist(output):
+    words = ("--stages", "3", "--no-evaluator")
+    (accuracy,) = numbers(ACCURACY, output(*words, EXAMPLES / "pipeline_mnist.py", "--quick"))
+    assert accuracy > 0.95
+
+
 def test_linear_regression(output):
     words = (
         "--workers",

@@ -19,6 +19,7 @@ from launching import Command, wait_until
 pytestmark = needs_slurm
 TRIALS = int(os.environ.get("DTRAIN_SLURM_TRIALS", "1"))
 thorough = pytest.mark.skipif(TRIALS == 1, reason="takes long; DTRAIN_SLURM_TRIALS=2 runs it")
+COUNTED = Path(__file__).parents[1] / "clusters" / "counted_stages.py"
 LATE_STEPS = 3
 """Asynchronous updates that a worker may make after the leader's last cut: its signal comes some ms later."""
 PACED = """
@@ -135,6 +136,17 @@ def test_in_an_allocation_agents_run_on_its_nodes(user, slurm):
     (run,) = user.runs()
     hosts = {task["task"]: task["host"] for task in json.loads(run.read_text())["tasks"]}
     assert hosts == {"chief:0": "h1", "ps:0": "h1", "worker:0": "h2", "worker:1": "h3"}
+    nothing_is_left(slurm)
+
+
+def test_stages_of_a_model_run_on_the_nodes_of_an_allocation(user, slurm):
+    (user.folder / "counted.py").write_text(COUNTED.read_text())
+    words = ("--strategy", "pipeline", "--stages", "3", "--no-evaluator", "counted.py")
+    command = user.start("launch", "--on", "slurm", *words, before=("salloc", "-N3", "-c4", "--quiet"))
+    assert command.end() == 0, command.err
+    (run,) = user.runs()
+    assert {task["host"] for task in json.loads(run.read_text())["tasks"]} == {"h1", "h2", "h3"}
+    assert len(re.findall(r"\| counts \S+ \[\[6\.0\], \[6\.0\], \[6\.0\]\]", command.out)) == 3, command.out
     nothing_is_left(slurm)
 
 

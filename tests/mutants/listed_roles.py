@@ -293,6 +293,8 @@ PIPELINES = [
     bug("protocol/pipeline_schedule.py", "order", "stages - 1 - stage", "stages - 2 - stage"),
     bug(STAGE, "StageMachine._arrives", "place not in self._taken", "True", says="an array counts twice"),
     bug(STAGE, "StageMachine._arrives", "place.term >= self.term", "True"),
+    bug(STAGE, "StageMachine._misfit", "want not in (None, found)", "False", says="any shape fits"),
+    bug(STAGE, "StageMachine._misfit", "len(waiting) >= 2 * self.depth", "False", says="no bound"),
     bug(STAGE, "StageMachine._answers", "self.version < each.version", "False"),
     bug(STAGE, "LeadingStage._enter", "self.lost.add(stage)", says="a loss is not noticed"),
     bug(STAGE, "LeadingStage.decide", "applied = applied and each.finite", "applied = each.finite"),

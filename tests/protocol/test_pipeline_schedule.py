@@ -63,6 +63,27 @@ def test_each_microbatch_goes_forward_and_back_once_in_order(schedule):
                     assert [each.microbatch for each in work if each.back is back] == list(range(count))
 
 
+@pytest.mark.parametrize("schedule", Schedule)
+def test_between_two_stages_wait_no_more_arrays_than_are_in_flight_however_late_the_next_one_is(schedule):
+    """The next stage takes an array only when the one before can do nothing without it: this is the most memory."""
+    for stages in STAGES[1:]:
+        for count in MICROBATCHES:
+            for stage in range(stages - 1):
+                late = order(schedule, stages, stage + 1, count)
+                sent, taken, most = 0, 0, 0
+                for back, number in order(schedule, stages, stage, count):
+                    sent += not back
+                    most = max(most, sent - taken)
+                    while back:
+                        work = next(late)
+                        taken += not work.back
+                        if work == (True, number):
+                            break
+                assert most == in_flight(schedule, stages, stage, count)
+                if schedule is Schedule.ONE_F_ONE_B:
+                    assert most <= stages - stage, "credits: whatever the number of microbatches"
+
+
 def test_four_microbatches_in_three_stages_as_the_picture_of_1f1b_has_them():
     written = ["F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"]
     assert [

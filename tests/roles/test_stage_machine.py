@@ -1,5 +1,7 @@
 """The machines of stages: what counts, what is void, who waits for what, without a socket."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -52,7 +54,7 @@ class Held:
 
 
 def begun(stage=1, term=5, version=10):
-    machine, held = StageMachine(stage, TASKS), Held()
+    machine, held = StageMachine(stage, TASKS, depth=8), Held()
     machine.begin(1, term, version, held.stage(), CHAIN)
     return machine, held
 
@@ -105,6 +107,51 @@ def test_what_no_neighbour_would_send_is_refused(sender, changed, reason):
     with pytest.raises(AssertionError, match=reason):
         raise AssertionError(send.message.reason)
     assert not machine.arrived
+
+
+@pytest.mark.parametrize(
+    ("changed", "blocks", "reason"),
+    [
+        ({"shape": (1, 3)}, [np.zeros(3, np.float32)], r"examples of shape \(3,\), expected \(2,\)"),
+        ({"shape": (1, 2, 1)}, [np.zeros(2, np.float32)], r"examples of shape \(2, 1\), expected \(2,\)"),
+        ({}, [np.zeros(2)], "numbers of float64, expected float32"),
+        ({"mask": (1,)}, [np.zeros(2, np.float32), np.zeros(1, np.float32)], "and bool in a mask"),
+    ],
+)
+def test_what_does_not_fit_the_layers_is_refused_with_the_name_of_the_sender(changed, blocks, reason):
+    machine, _ = begun()
+    machine.shapes = {0: (2,), 1: (None, 5)}
+    message, _ = tensor(**changed)
+    [send] = machine.receive("a", TASKS[0], message, blocks)
+    assert isinstance(send.message, Refusal)
+    assert re.match(f"chief:0 sends .*{reason}", send.message.reason)
+    assert not machine.arrived
+
+
+def test_lengths_that_vary_with_the_data_fit_and_gradients_have_the_shape_of_what_left():
+    machine, _ = begun()
+    machine.shapes = {0: (2,), 1: (None, 5)}
+    message, blocks = tensor(back=True, values=np.zeros(15), shape=(1, 3, 5))
+    assert said(machine.receive("a", TASKS[2], message, blocks)) == [("a", Acknowledged)]
+    message, blocks = tensor(back=True, values=np.zeros(12), shape=(1, 3, 4))
+    [send] = machine.receive("a", TASKS[2], message, blocks)
+    assert "worker:1 sends examples of shape (3, 4), expected (None, 5)" in send.message.reason
+
+
+def test_a_neighbour_is_at_most_so_many_arrays_ahead_as_the_order_of_the_stages_has():
+    """Of a term and of the next one, which may begin elsewhere before it does here; each direction for itself."""
+    machine, _ = begun()
+    machine.depth = 3
+    for term in (5, 6):
+        for number in range(3):
+            message, blocks = tensor(number, term=term)
+            assert said(machine.receive("a", TASKS[0], message, blocks)) == [("a", Acknowledged)]
+    assert said(machine.receive("a", TASKS[0], *tensor(2, term=6))) == [("a", Acknowledged)], "said again"
+    [send] = machine.receive("a", TASKS[0], *tensor(3, term=6))
+    assert "more than the 6 arrays that wait here, of at most 3 in a term" in send.message.reason
+    assert said(machine.receive("a", TASKS[2], *tensor(0, back=True))) == [("a", Acknowledged)]
+    machine.take(Place(5, 3, False, 0, 0, TASKS[0]))
+    assert said(machine.receive("a", TASKS[0], *tensor(3, term=6))) == [("a", Acknowledged)]
 
 
 def test_what_comes_of_a_later_term_waits_for_it_and_of_an_earlier_one_is_dropped():

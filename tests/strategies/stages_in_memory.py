@@ -72,7 +72,9 @@ class StagesInMemory:
             return channel
 
         kind, machine = (StageDriver, StageMachine) if stage else (LeadingDriver, LeadingStage)
-        driver = kind(machine(stage, self.tasks), hello, self.cluster, connect, SilentReporter(), END_S)
+        driver = kind(
+            machine(stage, self.tasks, depth=64), hello, self.cluster, connect, SilentReporter(), END_S
+        )
         received = driver.received
 
         def counted(caller, frame):

@@ -159,9 +159,10 @@ class RunSpec(msgspec.Struct, frozen=True):
                     ("simulate", *path),
                     f"the cluster has no {task}: {task.role} is {self.cluster.count(task.role)}",
                 )
+        stages = isinstance(self.training, PipelineSection)
         for index, link in enumerate(self.simulate.network):
             with contextlib.suppress(SpecError):
-                if self.cluster.count("ps") and (reason := link.misses(self.cluster.control_host)):
+                if reason := link.misses(self.cluster.control_host, stages=stages):
                     yield ("simulate", "network", index, "between"), reason
         yield from below(("training",), replicas_problems(self.training, self.replicas))
 

@@ -57,29 +57,34 @@ class LinkFault(msgspec.Struct, frozen=True):
         if bandwidth is not None and not (math.isfinite(bandwidth) and bandwidth > 0):
             yield ("bandwidth_mbit_s",), f"expected a number above 0, found {bandwidth}"
         with contextlib.suppress(SpecError):  # that a name is no task is said where all names are looked at
-            if reason := _never_talk(*self.ends):
-                yield ("between",), reason
+            one, other = self.ends
+            if one == other:
+                yield ("between",), f"expected two different tasks, found {one} twice"
 
-    def misses(self, host: clusters.TaskId) -> str | None:
-        """Return why no message goes between a known link's ends; None if some do. `host` hosts control."""
+    def misses(self, host: clusters.TaskId, *, stages: bool) -> str | None:
+        """Return why no message goes between a known link's ends; None if some do.
+
+        Args:
+            host: the task that hosts the control plane; of stages it is the first one.
+            stages: whether replicas are stages of a pipeline, in the order of their numbers.
+        """
         one, other = self.ends
-        if one == other or one.trains or other.trains or host in (one, other):
+        never = f"{one} and {other} never talk"
+        if one == other or (stages and host in (one, other)):
             return None
-        return f"{one} and {other} never talk: servers and the evaluator talk to {host} alone"
+        if stages and one.trains and other.trains:
+            near = abs(one.index - other.index) == 1
+            return None if near else f"{never}: a stage talks to its neighbours and to {host}"
+        if not stages and clusters.Role.PS not in (one.role, other.role):
+            return f"{never}: expected a ps at one end"
+        if not stages and (one.trains or other.trains or host in (one, other)):
+            return None
+        return f"{never}: servers and the evaluator talk to {host} alone"
 
     @property
     def ends(self) -> tuple[clusters.TaskId, clusters.TaskId]:
         """Raise a `SpecError` if a name is no task."""
         return clusters.TaskId.parse(self.between[0]), clusters.TaskId.parse(self.between[1])
-
-
-def _never_talk(one: clusters.TaskId, other: clusters.TaskId) -> str | None:
-    """Why no message ever goes between two tasks; None if some do."""
-    if one == other:
-        return f"expected two different tasks, found {one} twice"
-    if clusters.Role.PS not in (one.role, other.role):
-        return f"{one} and {other} never talk: expected a ps at one end"
-    return None
 
 
 class SimulateSection(msgspec.Struct, frozen=True):

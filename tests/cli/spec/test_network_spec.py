@@ -3,7 +3,7 @@
 import pytest
 from row_by_row import every_row
 
-from dtrain.config import ClusterSection, LinkFault, RunSpec, SimulateSection
+from dtrain.config import ClusterSection, LinkFault, PipelineSection, RunSpec, SimulateSection
 
 CLUSTER = ClusterSection(chief=1, worker=2, ps=3, evaluator=1)
 
@@ -41,6 +41,31 @@ def test_links_that_carry_messages_may_be_slow(between):
 )
 def test_links_that_carry_none_are_refused(between, text):
     assert problems(LinkFault(between, 2.0)) == [("simulate.network.0.between", text)]
+
+
+@pytest.mark.parametrize(
+    ("between", "text"),
+    [
+        (("chief:0", "worker:0"), None),
+        (("worker:2", "worker:1"), None),
+        (("worker:2", "chief:0"), None),  # a stage votes in the first one
+        (("evaluator:0", "chief:0"), None),
+        (
+            ("worker:0", "worker:2"),
+            "worker:0 and worker:2 never talk: a stage talks to its neighbours and to chief:0",
+        ),
+        (
+            ("evaluator:0", "worker:1"),
+            "evaluator:0 and worker:1 never talk: servers and the evaluator talk to chief:0 alone",
+        ),
+    ],
+)
+def test_stages_talk_to_their_neighbours_and_to_the_first_one(between, text):
+    cluster = ClusterSection(chief=1, worker=3, evaluator=1)
+    simulate = SimulateSection(network=(LinkFault(between, 2.0, 1000.0),))
+    spec = RunSpec(cluster=cluster, training=PipelineSection(), simulate=simulate)
+    expected = [] if text is None else [(("simulate", "network", 0, "between"), text)]
+    assert list(spec.problems()) == expected
 
 
 @pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])

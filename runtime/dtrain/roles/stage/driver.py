@@ -5,7 +5,7 @@ the machine takes a message and while what it answers is copied. Connections to 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
 from typing import TypeVar
@@ -15,7 +15,7 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.control.interface import Send
 from dtrain.control.roster import obstacle
-from dtrain.errors import DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.errors import CallsDifferError, DtrainError, PeerError, PeerLostError, PeerRefusedError
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -45,7 +45,7 @@ from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
 from dtrain.runs.reporting import Reporter
 from dtrain.state.stage_layout import ArrayRoute
-from dtrain.types import Array, Blocks
+from dtrain.types import Array, Blocks, Shape
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connecting import ConnectTask
 from dtrain.wire.frames import UNKNOWN, Frame, Limits
@@ -53,6 +53,9 @@ from dtrain.wire.handshake import refusal
 from dtrain.wire.peer import Peer
 
 T = TypeVar("T")
+HEADER_BYTES = 1 << 20
+LEAST_LIMIT_BYTES = 64 << 20
+"""What a neighbour may send at once, however small microbatches were so far."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -102,11 +105,19 @@ class StageDriver:
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
         self._unanswered: set[tuple[str, int]] = set()
+        self._widest_bytes = self._gradient_bytes = 0
 
     # The handler
 
     def limits(self, hello: Hello) -> Limits:
-        return UNKNOWN
+        """See `Handler.limits`: the leader gives variables of any size, a neighbour a microbatch at most.
+
+        Batches may be of several sizes, as those of sequences of similar lengths are.
+        """
+        machine = self.machine
+        if hello.task == str(machine.tasks[0]) or not self._widest_bytes:
+            return UNKNOWN
+        return Limits(HEADER_BYTES, max(LEAST_LIMIT_BYTES, 16 * self._widest_bytes, self._gradient_bytes))
 
     def refuse(self, hello: Hello) -> str | None:
         return refusal(self._hello, hello)
@@ -146,6 +157,12 @@ class StageDriver:
             peer.abort(reason)
 
     # The training thread
+
+    def expect(self, shapes: Mapping[int, Shape], depth: int, gradient_bytes: int) -> None:
+        """Take arrays of these shapes from now on, see `StageMachine`, and gradients of so many bytes."""
+        with self.cond:
+            self.machine.shapes, self.machine.depth = shapes, depth
+            self._widest_bytes, self._gradient_bytes = 0, gradient_bytes
 
     @property
     def stages(self) -> int:
@@ -193,17 +210,28 @@ class StageDriver:
 
         return self.wait(found, sender)
 
-    def take(self, batch: int, microbatch: int, edge: int, *, back: bool) -> Sequence[Array]:
-        """Wait for an array of another stage, and its mask if it has one.
+    def take(
+        self, batch: int, microbatch: int, edge: int, *, back: bool, rows: int | None = None
+    ) -> Sequence[Array]:
+        """Wait for an array of another stage, of so many examples, and its mask if it has one.
 
         Raises:
             TermOverError: the term is over.
             PeerLostError: the leader, or in the leader another stage, is gone for good.
+            CallsDifferError: the neighbour reads other batches.
         """
         machine = self.machine
         sender = machine.routes[edge].ends(microbatch)[back]
         place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
-        return self.wait(lambda: machine.take(place), sender)
+        found = self.wait(lambda: machine.take(place), sender)
+        if rows is not None and len(found[0]) != rows:
+            raise CallsDifferError(
+                f"{machine.tasks[sender]} has {len(found[0])} examples in microbatch {microbatch} of "
+                f"batch {batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads "
+                "the same batches"
+            )
+        self._widest_bytes = max(self._widest_bytes, sum(each.nbytes for each in found))
+        return found
 
     def send(
         self,

@@ -13,7 +13,7 @@ Rule *Stage terms* (docs/design/pipelines.md#when-a-stage-dies):
    to compute: no stage waits then for more before it passes back what it has.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
@@ -49,7 +49,7 @@ from dtrain.messages import (
 )
 from dtrain.state.fit_state import FitState
 from dtrain.state.stage_layout import ArrayRoute
-from dtrain.types import Array, Blocks
+from dtrain.types import Array, Blocks, Shape
 
 
 class Place(NamedTuple):
@@ -104,6 +104,9 @@ class StageMachine:
         noted: by batch, the version and the mark that came with its arrays forward.
         rested: the newest version at which the leader has wanted rest.
         marked: what is remembered for a checkpoint, and the version.
+        shapes: of one example of each array that travels, by its edge, as far as they are known. A length of
+            None may vary.
+        depth: how many microbatches another stage may be ahead.
     """
 
     stage: int
@@ -120,6 +123,8 @@ class StageMachine:
     routes: Sequence[ArrayRoute] = ()
     rested: int = 0
     marked: tuple[int, SnapshotReply] | None = None
+    shapes: Mapping[int, Shape] = field(default_factory=dict)
+    depth: int = 1
     _taken: set[Place] = field(default_factory=set)
     _questions: list[Question] = field(default_factory=list)
 
@@ -196,6 +201,8 @@ class StageMachine:
         if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
             found = [block.size for block in blocks]
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
+        if reason := self._misfit(place, message, blocks):
+            return Refusal(reason=f"{sender} sends {reason}")
         if place.term >= self.term and place not in self._taken:
             shapes = [message.shape, message.mask]
             self.arrived[place] = [
@@ -212,6 +219,25 @@ class StageMachine:
         source, target = self.routes[message.edge].ends(message.microbatch)
         sender, receiver = (target, source) if message.back else (source, target)
         return self.tasks[sender] if receiver == self.stage else None
+
+    def _misfit(self, place: Place, message: StageTensor, blocks: Blocks) -> str | None:
+        """Return what is wrong with an array of a neighbour's; None: nothing."""
+        expected, shape = self.shapes.get(message.edge), message.shape[1:]
+        if expected is not None and (
+            len(shape) != len(expected)
+            or any(want not in (None, found) for want, found in zip(expected, shape, strict=True))
+        ):
+            return f"examples of shape {shape}, expected {expected}"
+        floats = [block.dtype for block in blocks[:1] if message.back or block.dtype.kind == "f"]
+        if wrong := [each for each in floats if each != np.float32] or [
+            block.dtype for block in blocks[1:] if block.dtype != np.bool_
+        ]:
+            return f"numbers of {wrong[0]}, expected float32, and bool in a mask"
+        alike = (each for each in self.arrived if (each.back, each.edge) == (place.back, place.edge))
+        waiting = [each for each in alike if each != place]
+        if len(waiting) >= 2 * self.depth:  # of this term and of the next one
+            return f"more than the {len(waiting)} arrays that wait here, of at most {self.depth} in a term"
+        return None
 
     def _answers(self) -> list[Send]:
         """Answer what can be answered now."""

@@ -173,6 +173,15 @@ class StagesStrategy(Strategy):
         networks = [StageNetwork(network, each) for each in layout.segments]
         owners = sorted({each.tasks[0] for each in layout.segments})
         owner_of = {spec.name: each.segment.tasks[0] for each in networks for spec in each.variables}
+        place, graph = driver.machine.stage, network.graph
+        driver.expect(
+            {
+                number: graph.steps[edge.slot[0]].shapes[edge.slot[1]]
+                for number, edge in enumerate(layout.edges)
+            },
+            depth=max(self.training.blocks, tasks),
+            gradient_bytes=sum(spec.nbytes for spec in problem.variables) if layout.sums else 0,
+        )
         variables = problem.variables
         return StageParts(
             number=self._number,
@@ -182,10 +191,10 @@ class StagesStrategy(Strategy):
             ),
             plans=[
                 placement.plan([spec for spec in variables if owner_of[spec.name] == owner], servers=1)
-                for owner in (layout.segments[layout.of(place)[0]].tasks[0] for place in range(tasks))
+                for owner in (layout.replicas_of(task)[0] for task in range(tasks))
             ],
             owners=owners,
-            networks={place: networks[place] for place in layout.of(driver.machine.stage)},
+            networks={segment: networks[segment] for segment in layout.of(place)},
             layout=layout,
             schedule=schedule,
             driver=driver,

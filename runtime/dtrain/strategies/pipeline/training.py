@@ -231,7 +231,7 @@ class StageReplica(LocalReplica):
             rows = self._cut.rows(number, size)
             judged = partial(_judged, number, _rows(y, rows), _rows(sample_weight, rows))
             for segment, step in steps.items():
-                share, entering = len(rows) / size, travel.entering(segment, number)
+                share, entering = len(rows) / size, travel.entering(segment, number, len(rows))
                 travel.leave(segment, number, step.forward(number, share, _rows(x, rows), entering))
             ends = size if number == count - 1 else 0
             self.flights.append(Flight(steps, travel, number, version, judged, ends, marks))

@@ -23,13 +23,15 @@ class Travel:
         self.batch = batch
         self._noted = version, marks
         self._place = driver.machine.stage
+        self._rows: dict[int, int] = {}
         self._here: dict[tuple[int, int, bool], Crossing] = {}
         if self._place == 0:
             for edge in layout.starts.values():
                 self._leave(0, edge, (np.empty(0, np.float32), None), back=False)
 
-    def entering(self, segment: int, microbatch: int) -> list[Crossing]:
-        """Return what enters a segment forward; raise as `StageDriver.take`."""
+    def entering(self, segment: int, microbatch: int, rows: int) -> list[Crossing]:
+        """Return what enters a segment forward, of so many examples; raise as `StageDriver.take`."""
+        self._rows[microbatch] = rows
         return [self._arrived(microbatch, edge, back=False) for edge in self._layout.into[segment]]
 
     def leave(self, segment: int, microbatch: int, left: Sequence[Crossing]) -> None:
@@ -72,7 +74,8 @@ class Travel:
     def _arrived(self, microbatch: int, edge: int, *, back: bool) -> Crossing:
         if (found := self._here.pop((microbatch, edge, back), None)) is not None:
             return found
-        array, *mask = self._driver.take(self.batch, microbatch, edge, back=back)
+        rows = self._rows.get(microbatch) if edge < len(self._layout.edges) else None
+        array, *mask = self._driver.take(self.batch, microbatch, edge, back=back, rows=rows)
         return array, mask[0] if mask else None
 
     def _leave(self, microbatch: int, edge: int, crossing: Crossing, *, back: bool) -> None:
