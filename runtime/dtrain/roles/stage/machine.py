@@ -97,7 +97,7 @@ class StageMachine:
         stopped: whether the leader has ended training at this version.
         leaves: whether the leader's task is to end, and has let the pipeline come to rest.
         arrived: what neighbours have sent, and is not taken yet.
-        noted: by batch, the version and the mark that came with its arrays forward.
+        noted: by batch, the version and the mark that came with its first array.
         rested: the newest version at which the leader has wanted rest.
         marked: what is remembered for a checkpoint, and the version.
     """
@@ -194,7 +194,7 @@ class StageMachine:
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
-            if not message.back:
+            if not message.back and not message.microbatch:
                 self.noted[message.batch] = message.version, message.marks
         return Acknowledged()
 
