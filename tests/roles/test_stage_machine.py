@@ -322,8 +322,8 @@ def test_what_comes_back_leaves_known_what_has_come_forward():
     """A stage sends an array again if its connection breaks before the answer."""
     machine, _ = begun()
     machine.receive("a", TASKS[0], *tensor(batch=4))
-    assert machine.take(Place(5, 4, False, 0)) is not None
+    assert machine.take(Place(5, 4, False, 0, 0, TASKS[0])) is not None
     machine.receive("c", TASKS[2], *tensor(batch=3, back=True))
-    assert machine.take(Place(5, 3, True, 0)) is not None
+    assert machine.take(Place(5, 3, True, 0, 1, TASKS[2])) is not None
     machine.receive("a", TASKS[0], *tensor(batch=4))
     assert not machine.arrived

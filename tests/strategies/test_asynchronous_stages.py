@@ -91,7 +91,7 @@ def trained(
 @pytest.mark.parametrize("name", ZOO)
 def test_every_cut_gives_the_bits_of_the_reference(name, settings):
     for ranges in all_cuts(ZOO[name]()):
-        if len(ranges) > 4:
+        if not 2 <= len(ranges) <= 4:
             continue
         _, found, expected = trained(name, ranges, SETTINGS[settings])
         assert found.keys() == expected[-1].keys()
@@ -208,8 +208,8 @@ def test_stale_gradients_are_corrected_as_asynchronous_servers_do(policy):
     weights = dict(weights_of(network))
     stage_of = {
         spec.name: stage
-        for stage, each in enumerate(ranges)
-        for spec in StageNetwork(network.graph, each).variables
+        for stage, each in enumerate(segments_of(ranges, network.graph, [1] * len(ranges)))
+        for spec in StageNetwork(network, each).variables
     }
 
     def batch_of(number):

@@ -101,7 +101,7 @@ class StageMachine:
         leaves: whether the leader's task is to end, and has let the pipeline come to rest.
         arrived: what neighbours have sent, and is not taken yet.
         routes: the ways of arrays forward, by their edge.
-        noted: by batch, the version and the mark that came with its arrays forward.
+        noted: by batch, the version and the mark that came with its first array.
         rested: the newest version at which the leader has wanted rest.
         marked: what is remembered for a checkpoint, and the version.
         shapes: of one example of each array that travels, by its edge, as far as they are known. A length of
@@ -208,7 +208,7 @@ class StageMachine:
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
-            if not message.back and message.microbatch == 0:
+            if not message.back and not message.microbatch:
                 self.noted[message.batch] = message.version, message.marks
         return Acknowledged()
 

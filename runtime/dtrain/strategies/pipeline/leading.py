@@ -181,12 +181,13 @@ class LeadingTraining(StageTraining):
         verdict = None if self._voted is None else self.driver.machine.verdict_on(self._voted[0].batch)
         if verdict is not None:
             self._obey_verdict(verdict, None)
-        rests = self.replicas[0].rests
         try:
-            if rests and not self.replicas[0].flushes:
+            if not self.replicas[0].rests:
+                raise CheckpointError("batches are in flight, which other stages pass back no more")
+            if not self.replicas[0].flushes:
                 self.driver.order(self._control(FitOrder(stop=True), self.global_step), [])
             if self.saver is not None:
-                self.saver.stop(save=rests)
+                self.saver.stop(save=True)
         except DtrainError as failed:
             self.parts.reporter.warn(f"no last checkpoint: {failed}")
         self.driver.release()
