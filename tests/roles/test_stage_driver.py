@@ -8,7 +8,7 @@ from security.hostile import Hostile
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import CallsDifferError, PeerRefusedError
-from dtrain.messages import Hello, SnapshotReply
+from dtrain.messages import Hello, SnapshotReply, StageVote
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
@@ -52,7 +52,7 @@ class Stages(list):
 
 @pytest.fixture
 def stages():
-    return Stages()
+    return Stages(leading=True)
 
 
 def send(driver, array, microbatch=0, *, back=False):
@@ -68,6 +68,17 @@ def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_take
     assert second.take(0, 0, back=True, rows=2)[0].tolist() == [[5] * 3] * 2
     send(stages.started(0), np.full((2, 3), 7, np.float32))
     assert second.take(0, 0, back=False, rows=2)[0].tolist() == [[7] * 3] * 2
+
+
+def test_a_refusal_of_the_last_array_of_a_step_is_heard_by_who_waits_for_what_follows_from_it(stages):
+    """Forward: the gradient that never comes; back: the verdict."""
+    first, second, _ = stages
+    send(first, np.ones((2, 4), np.float32), 7)
+    with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\)"):
+        first.take(0, 7, back=True, rows=2)
+    send(second, np.ones((2, 5), np.float32), 7, back=True)
+    with pytest.raises(PeerRefusedError, match=r"worker:0 sends examples of shape \(5,\)"):
+        second.vote(StageVote(term=1, batch=0, finite=True, loss=0.0))
 
 
 def test_a_neighbour_that_reads_other_batches_is_named(stages):

@@ -101,7 +101,7 @@ class StageDriver:
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
-        self._unanswered: set[tuple[str, int]] = set()
+        self._unanswered: dict[tuple[str, int], tuple[int, int]] = {}
         self._widest_bytes = 0
 
     # The handler
@@ -199,6 +199,8 @@ class StageDriver:
         """
         machine = self.machine
         place, neighbour = Place(machine.term, batch, back, microbatch), machine.stage + (1 if back else -1)
+        if self._unanswered.get(("forward", neighbour)) == (batch, microbatch):
+            self._hear("forward", neighbour)  # of what was refused no gradient comes
         found = self.wait(lambda: machine.take(place), neighbour)
         if len(found[0]) != rows:
             raise CallsDifferError(
@@ -216,8 +218,7 @@ class StageDriver:
         """
         machine = self.machine
         place = ("back" if back else "forward", machine.stage + (-1 if back else 1))
-        if place in self._unanswered:
-            self._answer(place, Acknowledged)
+        self._hear(*place)
         given = [array for array in arrays if array is not None]
         shapes = [array.shape for array in given]
         message = StageTensor(
@@ -229,11 +230,17 @@ class StageDriver:
             mask=shapes[1] if len(shapes) > 1 else (),
         )
         self._ask(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
-        self._unanswered.add(place)
+        self._unanswered[place] = batch, microbatch
+
+    def _hear(self, direction: str, stage: int) -> None:
+        """Wait until what was sent there last is acknowledged; a refusal is a `PeerRefusedError`."""
+        if (direction, stage) in self._unanswered:
+            self._answer((direction, stage), Acknowledged)
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
         self._ask(("vote", 0), message)
+        self._hear("back", self.machine.stage - 1)
         said = self._answer(("vote", 0), StageVerdict).message
         assert isinstance(said, StageVerdict)
         if (said.term, said.batch) != (message.term, message.batch):
@@ -280,7 +287,7 @@ class StageDriver:
 
     def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
-        self._unanswered.discard(place)
+        self._unanswered.pop(place, None)
         with self._within_term():
             return self._received(self._peers[place], kind)
 
