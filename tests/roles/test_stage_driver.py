@@ -8,18 +8,20 @@ from security.hostile import Hostile
 
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import CallsDifferError, PeerRefusedError
-from dtrain.messages import Hello, SnapshotReply
+from dtrain.messages import Hello, SnapshotReply, StageVote
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
+from dtrain.state.stage_layout import ArrayRoute
 from dtrain.wire.channel import MemoryCaller, MemoryChannel
 from dtrain.wire.frames import HEADER_LIMIT_BYTES, MEMORY_BYTES, FrameDecoder
 
 CLUSTER = ClusterSpec.from_lists(chief=["a:1"], worker=["b:1", "c:1"])
 TASKS = tuple(map(TaskId.parse, ("chief:0", "worker:0", "worker:1")))
 SHAPE = (3,)
+CHAIN = [ArrayRoute((0,), (1,)), ArrayRoute((1,), (2,))]
 
 
 def hello_of(task):
@@ -44,19 +46,20 @@ class Stages(list):
             Reporter(TaskAssignment.by_hand(CLUSTER, own, {})),
             patience_s=5.0,
         )
-        driver.expect(SHAPE, SHAPE, depth=4)
+        driver.expect({0: SHAPE, 1: SHAPE}, depth=4, gradient_bytes=0)
         held = HeldStage(list, lambda: SnapshotReply(state=FitState(), slots=()), np.zeros, lambda *_: None)
-        driver.begin(1, 1, 0, held)
+        driver.begin(1, 1, 0, held, CHAIN)
         return driver
 
 
 @pytest.fixture
 def stages():
-    return Stages()
+    return Stages(leading=True)
 
 
 def send(driver, array, microbatch=0, *, back=False):
-    driver.send(0, microbatch, back=back, arrays=[array])
+    edge = driver.machine.stage - back
+    driver.send(0, microbatch, edge, back=back, arrays=[array], noted=(0, False))
 
 
 def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_taken(stages):
@@ -65,15 +68,26 @@ def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_take
     with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\), expected \(3,\)"):
         send(first, np.ones((2, 3), np.float32), 1)
     send(third, np.full((2, 3), 5, np.float32), back=True)
-    assert second.take(0, 0, back=True, rows=2)[0].tolist() == [[5] * 3] * 2
+    assert second.take(0, 0, 1, back=True, rows=2)[0].tolist() == [[5] * 3] * 2
     send(stages.started(0), np.full((2, 3), 7, np.float32))
-    assert second.take(0, 0, back=False, rows=2)[0].tolist() == [[7] * 3] * 2
+    assert second.take(0, 0, 0, back=False, rows=2)[0].tolist() == [[7] * 3] * 2
+
+
+def test_a_refusal_of_the_last_array_of_a_step_is_heard_by_who_waits_for_what_follows_from_it(stages):
+    """Forward: the gradient that never comes; back: the verdict."""
+    first, second, _ = stages
+    send(first, np.ones((2, 4), np.float32), 7)
+    with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\)"):
+        first.take(0, 7, 0, back=True, rows=2)
+    send(second, np.ones((2, 5), np.float32), 7, back=True)
+    with pytest.raises(PeerRefusedError, match=r"worker:0 sends examples of shape \(5,\)"):
+        second.vote(StageVote(term=1, batch=0, finite=True, loss=0.0))
 
 
 def test_a_neighbour_that_reads_other_batches_is_named(stages):
     send(stages[0], np.ones((2, 3), np.float32))
     with pytest.raises(CallsDifferError, match=r"chief:0 has 2 examples .* worker:0 has 4"):
-        stages[1].take(0, 0, back=False, rows=4)
+        stages[1].take(0, 0, 0, back=False, rows=4)
 
 
 def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variables_of_any_size(stages):
@@ -81,7 +95,7 @@ def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variab
     middle = stages[1]
     assert middle.limits(neighbour).payload == MEMORY_BYTES, "no batch has come yet"
     send(stages[2], np.ones((2, 3), np.float32), back=True)
-    middle.take(0, 0, back=True, rows=2)
+    middle.take(0, 0, 1, back=True, rows=2)
     assert middle.limits(neighbour).payload == LEAST_LIMIT_BYTES
     assert middle.limits(leader) == (HEADER_LIMIT_BYTES, MEMORY_BYTES, 0)
     wide = np.ones((LEAST_LIMIT_BYTES // 12 + 2, 3), np.float32)

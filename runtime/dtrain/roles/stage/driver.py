@@ -104,7 +104,7 @@ class StageDriver:
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
-        self._unanswered: set[tuple[str, int]] = set()
+        self._unanswered: dict[tuple[str, int], tuple[int, ...]] = {}
         self._widest_bytes = self._gradient_bytes = 0
 
     # The handler
@@ -223,6 +223,8 @@ class StageDriver:
         machine = self.machine
         sender = machine.routes[edge].ends(microbatch)[back]
         place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
+        if back and self._unanswered.get(("forward", sender)) == (batch, microbatch, edge):
+            self._hear(("forward", sender))  # of what was refused no gradient comes
         found = self.wait(lambda: machine.take(place), sender)
         if rows is not None and len(found[0]) != rows:
             raise CallsDifferError(
@@ -262,7 +264,8 @@ class StageDriver:
             version=noted[0],
             marks=noted[1],
         )
-        self._tell(place, message, [np.ascontiguousarray(array).reshape(-1) for array in given])
+        blocks = [np.ascontiguousarray(array).reshape(-1) for array in given]
+        self._tell(place, message, blocks, (batch, microbatch, edge))
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`.
@@ -274,6 +277,8 @@ class StageDriver:
             made = StageVerdict(term=message.term, batch=message.batch, applied=True, loss=message.loss)
             return made, None
         self._ask(("vote", 0), message)
+        for place in [each for each in self._unanswered if each[0] == "back"]:
+            self._hear(place)
         said = self._answer(("vote", 0), StageVerdict).message
         assert isinstance(said, StageVerdict)
         if (said.term, said.batch) != (message.term, message.batch):
@@ -318,16 +323,22 @@ class StageDriver:
         with self._within_term():
             self._peers[place].send(message, blocks, deadline=self.deadline_s)
 
-    def _tell(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
+    def _tell(
+        self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), what: tuple[int, ...] = ()
+    ) -> None:
         """Tell another stage something, once it has heard what was told there before."""
+        self._hear(place)
+        self._ask(place, message, blocks)
+        self._unanswered[place] = what
+
+    def _hear(self, place: tuple[str, int]) -> None:
+        """Wait until what was told there last is acknowledged; a refusal is a `PeerRefusedError`."""
         if place in self._unanswered:
             self._answer(place, Acknowledged)
-        self._ask(place, message, blocks)
-        self._unanswered.add(place)
 
     def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
-        self._unanswered.discard(place)
+        self._unanswered.pop(place, None)
         with self._within_term():
             return self._received(self._peers[place], kind)
 
