@@ -5,14 +5,13 @@ import itertools
 import numpy as np
 import pytest
 from learning.pipeline_reference import reference_step
-from learning.test_networks import two_inputs
 
 from dtrain.config.choices import Schedule
 from dtrain.errors import SpecError
 from dtrain.learning import layers as L
 from dtrain.learning.graphs import stages
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.stages import StageNetwork, cut_before, cut_evenly, obstacle
+from dtrain.learning.graphs.stages import StageNetwork, cut_before, obstacle
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.protocol.pipeline_schedule import order
 
@@ -61,6 +60,16 @@ def softmax():
 
 
 ZOO = {each.__name__: each for each in (dense, normalized, convolutional, recurrent, residual, softmax)}
+
+
+THREE = {
+    "dense": ["dense", "dense_1", "dense_2"],
+    "normalized": ["dense", "batch_normalization", "dense_1"],
+    "convolutional": ["conv2d", "conv2d_1", "dense"],
+    "recurrent": ["embedding", "lstm", "gru"],
+    "residual": ["dense", "dense_2", "dense_3"],
+}
+"""The layers that begin three stages."""
 
 
 def data_of(network, n=11):
@@ -151,7 +160,7 @@ def test_the_bits_are_those_of_the_reference_also_with_an_uneven_last_microbatch
     network = ZOO[name]()
     x, y = data_of(network)
     expected = reference_step(network, weights_of(network), x, y, MeanSquaredError(), microbatches, WORDS)
-    found = computed(network, cut_evenly(network.graph, 3), x, y, MeanSquaredError(), microbatches)
+    found = computed(network, cut_before(network.graph, THREE[name]), x, y, MeanSquaredError(), microbatches)
     for given, wanted in zip(found[:2], expected[:2], strict=True):
         assert given.keys() == wanted.keys()
         assert all(np.array_equal(given[each], wanted[each]) for each in wanted)
@@ -166,7 +175,9 @@ def test_penalties_are_those_of_the_whole_batch():
     result = network.loss_and_gradients(
         weights_of(network), x, y, MeanSquaredError(), whole, rng=np.random.default_rng(0)
     )
-    found, _, lost, _ = computed(network, cut_evenly(network.graph, 2), x, y, MeanSquaredError())
+    found, _, lost, _ = computed(
+        network, cut_before(network.graph, ["dense", "dense_2"]), x, y, MeanSquaredError()
+    )
     assert lost == pytest.approx(result.loss, rel=1e-6)
     for name, gradient in whole.items():
         np.testing.assert_allclose(found[name], gradient, rtol=1e-4, atol=1e-6)
@@ -176,16 +187,6 @@ def names_of(network, ranges):
     return [
         [step.path for step in network.graph.steps[each.start : each.stop] if step.inputs] for each in ranges
     ]
-
-
-def test_a_number_of_stages_is_cut_so_that_the_most_expensive_one_is_cheap():
-    network = Network([L.Input((64,)), L.Dense(64), L.Dense(64), L.Dense(64), L.Dense(64), L.Dense(2)])
-    assert names_of(network, cut_evenly(network.graph, 2)) == [
-        ["dense", "dense_1"],
-        ["dense_2", "dense_3", "dense_4"],
-    ]
-    convolution = Network([L.Input((32, 32, 3)), L.Conv2D(8, 3), L.Flatten(), L.Dense(4), L.Dense(4)])
-    assert names_of(convolution, cut_evenly(convolution.graph, 2))[0][0] == "conv2d"
 
 
 def test_stages_begin_with_the_layers_that_are_named():
@@ -230,10 +231,3 @@ def test_a_cut_that_cannot_be_is_refused_with_the_reason(make, names, words):
         return
     with pytest.raises(SpecError, match=words):
         cut_before(make().graph, names)
-
-
-def test_more_stages_than_there_are_cuts_are_refused_with_how_many_there_can_be():
-    with pytest.raises(SpecError, match="at most 3 stages"):
-        cut_evenly(dense().graph, 4)
-    with pytest.raises(SpecError, match="at most"):
-        cut_evenly(two_inputs().graph, 40)

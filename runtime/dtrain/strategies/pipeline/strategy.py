@@ -1,6 +1,8 @@
 """The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -9,9 +11,8 @@ from dtrain.cluster import TaskId
 from dtrain.config import PipelineSection
 from dtrain.control.machine import TAKEN
 from dtrain.errors import SpecError
-from dtrain.learning import optimizers
 from dtrain.learning.graphs.graph import Graph
-from dtrain.learning.graphs.stages import StageNetwork, StageRange, cut_before, cut_evenly
+from dtrain.learning.graphs.stages import StageNetwork, cut_before
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import MemberState
@@ -26,7 +27,14 @@ from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.mirrored import BesideEvaluator
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.pipeline.training import LeadingTraining, StageParts, StageTraining, enter, next_term
+from dtrain.strategies.pipeline.planning import checked_network, hash_of, next_term, planned_stages
+from dtrain.strategies.pipeline.training import (
+    LeadingTraining,
+    PartsOf,
+    StageParts,
+    StageTraining,
+    enter,
+)
 from dtrain.wire.service import SideBySide
 
 LEAVE_SHARE = 0.45
@@ -71,13 +79,6 @@ class StagePlace(BesideEvaluator):
         return self._hosting.control.control.roster.membership.state(str(task)) is not MemberState.LIVE
 
 
-def stages_of(graph: Graph, section: PipelineSection, tasks: int) -> list[StageRange]:
-    """Cut a graph as the section says it; raise a `SpecError` if it cannot be."""
-    if isinstance(section.stages, tuple):
-        return cut_before(graph, section.stages)
-    return cut_evenly(graph, section.stages_said or tasks)
-
-
 class StagesStrategy(Strategy):
     """One task of a pipeline."""
 
@@ -96,6 +97,7 @@ class StagesStrategy(Strategy):
         self._calls = Beginnings(assignment.spec.checkpoint, self._checkpoints, task.reporter)
         self._number = 0
         self._open: LeadingTraining | None = None
+        self._cuts = WeakKeyDictionary[Graph, tuple[str, ...]]()
 
     def open(self, problem: Problem) -> Training:
         self._number += 1
@@ -103,55 +105,37 @@ class StagesStrategy(Strategy):
         reporter = self._task.reporter
         driver = self._place.driver
         assert driver is not None, "the evaluator follows"
-        parts = self._parts(problem, driver)
+        network = checked_network(problem, driver.stages)
+        if isinstance(self.training.stages, tuple):
+            cut_before(network.graph, self.training.stages)
         reporter.fit_begins()
         link = self._place.join()
         link.on_failure = driver.abort
         if link.failure is not None:
             raise link.failure
+        parts_of = partial(self._parts, problem, driver)  # the leader alone decides how the model is cut
         if self.is_leader:
             if (passed := self._calls.passed_over(problem)) is not None:
                 return passed
-            training: StageTraining | None = self._lead(parts)
+            training: StageTraining | None = self._lead(problem, driver, parts_of)
         else:
-            training = enter(parts)
+            training = enter(driver, self._number, hash_of(problem), parts_of)
         if training is None:
             assert self._checkpoints is not None, "a task that comes late is on the leader's host"
             return PassedOverTraining(problem, self._number, self._checkpoints, leads=False)
         reporter.running()
         return training
 
-    def _parts(self, problem: Problem, driver: StageDriver) -> StageParts:
-        """Cut the model.
-
-        Raises:
-            SpecError: it is no model of layers, it cannot be cut so, or needs what no stage has.
-        """
-        network = problem.computing.network
-        if network is None:
-            raise SpecError(
-                "training.strategy: pipeline cuts a model of layers (dt.Sequential, dt.Model), found one of "
-                "functions: train it with another strategy"
-            )
-        if network.sums_over_replicas:
-            layer = next(layer for layer in network.layers if layer.sums_over_replicas)
-            raise SpecError(
-                f"{layer.label}: synchronized=True sums over all of a batch, which a pipeline computes "
-                "microbatch by microbatch: leave it out, or choose another strategy"
-            )
-        stages = driver.stages
-        if optimizers.from_config(problem.optimizer).global_clipnorm is not None and stages > 1:
-            raise SpecError(
-                "global_clipnorm needs the gradients of all stages at once, and each updates its own: use "
-                "clipnorm or clipvalue"
-            )
-        ranges = stages_of(network.graph, self.training, stages)
-        networks = [StageNetwork(network.graph, each) for each in ranges]
+    def _parts(self, problem: Problem, driver: StageDriver, begins: Sequence[str]) -> StageParts:
+        """Cut the model in front of layers; raise a `SpecError` if it cannot be cut there."""
+        stages, variables = driver.stages, problem.variables
+        network = checked_network(problem, stages)
+        networks = [StageNetwork(network.graph, each) for each in cut_before(network.graph, begins)]
         stage_of = {spec.name: stage for stage, each in enumerate(networks) for spec in each.variables}
-        variables = problem.variables
         return StageParts(
             number=self._number,
             problem=problem,
+            begins=tuple(begins),
             plan=placement.placed_on(variables, [stage_of[spec.name] for spec in variables], stages),
             plans=[
                 placement.plan([spec for spec in variables if stage_of[spec.name] == stage], servers=1)
@@ -163,18 +147,32 @@ class StagesStrategy(Strategy):
             reporter=self._task.reporter,
             leave_s=LEAVE_SHARE * self._assignment.spec.wait.grace(launched=self._assignment.launched),
             incarnation=lambda: self._place.join().incarnation,
+            cut_at=partial(self._parts, problem, driver),
         )
 
-    def _lead(self, parts: StageParts) -> LeadingTraining:
+    def _begins(self, problem: Problem) -> tuple[str, ...]:
+        """Return the layers with which the stages begin: said, measured, or as in an earlier `fit`."""
+        if isinstance(self.training.stages, tuple):
+            return self.training.stages
+        network = problem.computing.network
+        assert network is not None, "it is checked"
+        if network.graph not in self._cuts:
+            stages = planned_stages(problem, self._assignment, self.training).stages
+            self._cuts[network.graph] = begins = tuple(each.layers[0] for each in stages)
+            self._task.reporter.warn(f"stages begin with {', '.join(begins)}, by measured time")
+        return self._cuts[network.graph]
+
+    def _lead(self, problem: Problem, driver: StageDriver, parts_of: PartsOf) -> LeadingTraining:
         """Begin a call of `fit` in all stages, and save it from now on."""
-        calls, reporter, problem = self._calls, self._task.reporter, parts.problem
-        driver, spec = parts.driver, self._assignment.spec
+        calls, reporter, spec = self._calls, self._task.reporter, self._assignment.spec
         assert isinstance(driver, LeadingDriver), "stage 0 leads"
         folder = self._checkpoints
         assert folder is not None, "a leader has a directory"
         within_s = self._assignment.connect_s if self._number == 1 else spec.wait.server_s
         first = self._number == 1
-        driver.gather(self._number, parts.plan.hash, next_term(parts), within_s, voids=first)
+        term = next_term(driver, self._place.join().incarnation)
+        driver.gather(self._number, hash_of(problem), term, within_s, voids=first)
+        parts = parts_of(self._begins(problem))
         asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
         resumes = calls.resumes if self._number == 1 else False
         start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)

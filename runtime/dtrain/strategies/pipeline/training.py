@@ -44,6 +44,7 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
+from dtrain.strategies.pipeline.planning import hash_of, next_term
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
 
@@ -99,13 +100,16 @@ class StageParts:
 
     Attributes:
         number: of the call of `fit`.
+        begins: the layers with which the stages begin.
         plan: of all variables; the server of each is its stage.
         plans: of each stage by itself.
         leave_s: how long this task may take to end well when it is told to end.
+        cut_at: returns the pieces of the same call where stages begin with other layers.
     """
 
     number: int
     problem: Problem
+    begins: tuple[str, ...]
     plan: Plan
     plans: Sequence[Plan]
     network: StageNetwork
@@ -114,6 +118,7 @@ class StageParts:
     reporter: Reporter
     leave_s: float
     incarnation: Callable[[], int]
+    cut_at: "PartsOf"
 
     @property
     def stage(self) -> int:
@@ -130,12 +135,16 @@ class StageParts:
         return replace(start, plan=self.plans[stage], values=values, slots=slots)
 
 
-def share_of(start: Start) -> TermShare:
-    """Return what a stage is told of its start."""
+PartsOf = Callable[[tuple[str, ...]], StageParts]
+"""Cuts the model in front of these layers."""
+
+
+def share_of(start: Start, begins: tuple[str, ...]) -> TermShare:
+    """Return what a stage is told of its start, and of the cut."""
     trained = [spec for spec in start.plan.variables if spec.trainable]
     blocks = [_flat(spec, start.values[spec.name]) for spec in start.plan.variables]
     blocks += [_flat(spec, start.slots[slot][spec.name]) for slot in start.slots for spec in trained]
-    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks)
+    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks, begins)
 
 
 def start_from(message: PipelineTerm, blocks: Blocks, plan: Plan) -> Start:
@@ -262,17 +271,22 @@ class StageTraining(LocalTraining):
         self._given_up = False
         self._voted: tuple[StageVote, Blocks, int] | None = None
         super().__init__(parts.start_of(parts.stage, start), parts.section, parts.reporter)
-        names = {spec.name for spec in parts.plans[parts.stage].variables}
-        self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
         self.weights = StageWeights([spec.name for spec in parts.problem.variables], self._read)
-        self.replicas = [StageReplica(self)]
-        parts.problem.computing.stage = self.replicas[0].compute
+        self._compute_here()
         self._begin(term)
+
+    def _compute_here(self) -> None:
+        """Let this task compute the stage whose variables are held."""
+        constraints, own = self.parts.problem.constraints, self.store.variables
+        self.constraints = {name: limit for name, limit in constraints.items() if name in own}
+        self.replicas = [StageReplica(self)]
+        self.parts.problem.computing.stage = self.replicas[0].compute
 
     def _begin(self, term: int) -> None:
         """Begin a term with what is held."""
         lineage = self.state.begun.lineage
         reporter = self.parts.reporter
+        reporter.status.stage = self.parts.begins[self.parts.stage]
         reporter.status.max_steps = self.state.begun.max_steps
         reporter.status.rolled_back_steps = lineage.rolled_back_steps
         reporter.bytes_moved = lambda: self.parts.driver.bytes_moved
@@ -342,12 +356,15 @@ class StageTraining(LocalTraining):
         return outcome
 
     def go_back(self) -> None:
-        """Enter the next term."""
-        frame = self.parts.driver.enter(self.parts.number, self.parts.plan.hash)
+        """Enter the next term, in which a leader that was started again may cut the model otherwise."""
+        frame = self.parts.driver.enter(self.parts.number, hash_of(self.parts.problem))
         if not isinstance(frame.message, PipelineTerm):
             raise PeerLostError("the leader has ended this call of fit while this stage was away from it")
-        plan = self.parts.plans[self.parts.stage]
-        self._hold_again(start_from(frame.message, frame.blocks, plan))
+        if anew := frame.message.begins != self.parts.begins:
+            self.parts = self.parts.cut_at(frame.message.begins)
+        self._hold_again(start_from(frame.message, frame.blocks, self.parts.plans[self.parts.stage]))
+        if anew:
+            self._compute_here()
         self._begin(frame.message.term)
 
     def _conclude(self) -> bool:
@@ -431,11 +448,6 @@ class StagesHolder(FitHolder):
         return self._driver.snapshot_rows(server, question)
 
 
-def next_term(parts: StageParts) -> int:
-    """Return a term later than every one before, also of an earlier process of the leader."""
-    return max(parts.driver.machine.term, parts.incarnation()) + 1
-
-
 class LeadingTraining(StageTraining):
     """One call of `fit` in the stage that leads."""
 
@@ -451,14 +463,14 @@ class LeadingTraining(StageTraining):
         self._begun = begun
         self._known: tuple[int, int, dict[str, Array]] = (0, 0, {})
         self._told = 0
-        term = next_term(parts)
+        term = next_term(self.driver, parts.incarnation())
         self._give(parts, start, term)
         super().__init__(parts, start, term)
         self.state = StagesHolder(self, parts.start_of(parts.stage, start))
 
     def _give(self, parts: StageParts, start: Start, term: int) -> None:
         """Give every other stage its variables."""
-        shares = [share_of(parts.start_of(stage, start)) for stage in range(self.driver.stages)]
+        shares = [share_of(parts.start_of(stage, start), parts.begins) for stage in range(self.driver.stages)]
         self.driver.give(term, shares)
 
     def go_back(self) -> None:
@@ -466,8 +478,8 @@ class LeadingTraining(StageTraining):
         parts, reached = self.parts, self.global_step
         lost = [str(self.driver.machine.tasks[stage]) for stage in sorted(self.driver.machine.lost)]
         rolled_back = self.state.begun.lineage.rolled_back_steps
-        term = next_term(parts)
-        self.driver.gather(parts.number, parts.plan.hash, term, self.driver.patience_s, voids=True)
+        term = next_term(self.driver, parts.incarnation())
+        self.driver.gather(parts.number, hash_of(parts.problem), term, self.driver.patience_s, voids=True)
         start = self._restored()
         version = start.state.version
         lineage = replace(start.state.lineage, rolled_back_steps=rolled_back + max(0, reached - version))
@@ -577,10 +589,11 @@ class LeadingTraining(StageTraining):
         ]
 
 
-def enter(parts: StageParts) -> StageTraining | None:
+def enter(driver: StageDriver, number: int, model_hash: str, parts_of: PartsOf) -> StageTraining | None:
     """Enter a call of `fit` in a stage that does not lead; None: it has ended already."""
-    frame = parts.driver.enter(parts.number, parts.plan.hash)
+    frame = driver.enter(number, model_hash)
     if isinstance(frame.message, Over) or not isinstance(frame.message, PipelineTerm):
         return None
+    parts = parts_of(frame.message.begins)
     start = start_from(frame.message, frame.blocks, parts.plans[parts.stage])
     return StageTraining(parts, start, frame.message.term)
