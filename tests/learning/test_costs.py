@@ -58,15 +58,24 @@ def costs_of(network, x, clock):
 
 def test_each_layer_has_the_median_of_its_own_seconds_without_the_first_pass():
     clock = Clock()
-    first = Takes(clock, [0.3, 0.01, 0.02, 0.05, 0.01], [0.2, 0.04, 0.04, 0.09], input_shape=(3,))
-    network = Network([first, Takes(clock, [0.001], [0.002])])
+    first = Takes(clock, [0.4, 0.01, 0.02, 0.03, 0.01], [0.2, 0.04, 0.05, 0.1, 0.1], input_shape=(3,))
+    network = Network([first, Takes(clock, [0.06, 0.01], [0.04, 0.02])])
     found = costs_of(network, np.ones((4, 3), np.float32), clock)
-    # 0.5 s of the second, then 0.053, 0.063, 0.143, 0.103, 0.103 and 0.103
+    # The passes take 0.7, 0.08, 0.1 and 0.16 s, with which the second is over.
     assert [(each.forward_s, each.backward_s) for each in found.layers] == [
-        pytest.approx((0.01, 0.09)),
-        pytest.approx((0.001, 0.002)),
+        pytest.approx((0.02, 0.05)),
+        pytest.approx((0.01, 0.02)),
     ]
     assert found.examples == 4
+
+
+def test_a_pass_that_was_held_up_is_made_again_within_3_seconds():
+    """Two passes of 1.2 s, and a third one: the median is of those behind the first."""
+    clock = Clock()
+    network = Network([Takes(clock, [1.1, 1.0, 0.1], [0.1], input_shape=(3,))])
+    [only] = costs_of(network, np.ones((4, 3), np.float32), clock).layers
+    assert only.forward_s == pytest.approx(0.55)
+    assert clock.now_s == pytest.approx(2.5)
 
 
 def test_a_slow_model_is_passed_once():
@@ -135,6 +144,12 @@ def test_what_is_kept_is_what_each_pass_in_flight_takes():
     found = costs_of(large(), np.ones((16, 32, 32, 3), np.float32), Clock()).layers
     of_one = (traced_bytes(4) - traced_bytes(2)) / 2
     assert sum(each.kept_bytes for each in found) == pytest.approx(of_one, rel=0.1)
+
+
+def test_what_enters_a_layer_is_not_counted_with_it():
+    x = np.ones((8, 1000), np.float32)
+    [only] = costs_of(Network([L.Input((1000,)), L.Dense(3)]), x, Clock()).layers
+    assert 4 * 8 * 3 <= only.kept_bytes < x.nbytes
 
 
 def test_gradients_by_rows_take_no_array():

@@ -134,8 +134,6 @@ def profile(model: "Architecture", batch: Any) -> "Profile":
     """
     from dtrain.learning.graphs.costs import measure
 
-    if not model.has_layers:
-        raise InputError(f"profile: expected a model of layers, found {model.name}, one of functions")
     x = batch[0] if isinstance(batch, tuple) else batch
     if not model.built:
         model.build((None, *np.shape(x)[1:]))

@@ -18,9 +18,10 @@ from dtrain.state.model_cost import ModelCost, joined
 from dtrain.types import Arrays
 from dtrain.variables import VariableSpec
 
-PASSES_MAX = 9
-"""Passes beyond which a median changes little."""
-WITHIN_S = 1.0
+PASSES_MIN, PASSES_MAX = 3, 9
+"""Passes without which a median means little, and beyond which it changes little."""
+WITHIN_S = 1.0, 3.0
+"""When no further pass begins, and when none does of those without which a median means little."""
 NAME_MAX = 22
 
 
@@ -89,7 +90,7 @@ def measure(
     }
     network, begun_s, passes = Network(graph), clock(), 0
     with np.errstate(all="ignore"):  # gradients that share memory mean nothing
-        while not passes or (passes < PASSES_MAX and clock() - begun_s < WITHIN_S):
+        while not passes or (passes < PASSES_MAX and clock() - begun_s < WITHIN_S[passes < PASSES_MIN]):
             run = network.forward(weights, x, Going(True, np.random.default_rng(0)), layers)
             kept, outputs = run.kept_bytes(), [of_step for _, of_step in run.values()]
             run.backward([np.ones_like(y) for y in run.outputs], gradients)

@@ -133,10 +133,8 @@ class Pass:
         seen = {id(_owner(array)) for array in _arrays_in(self._weights)}
         found: list[int] = []
         for parts in zip(self._values, self._caches, self._scratch or (), strict=True):
-            own = {
-                id(owner): owner.nbytes for owner in map(_owner, _arrays_in(parts)) if id(owner) not in seen
-            }
-            found.append(sum(own.values()))
+            own = {id(owner): owner.nbytes for owner in map(_owner, _arrays_in(parts))}
+            found.append(sum(own[each] for each in own.keys() - seen))
             seen |= own.keys()
         return found
 
