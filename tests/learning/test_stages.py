@@ -214,7 +214,11 @@ def two_outputs():
 @pytest.mark.parametrize(
     ("make", "names", "words"),
     [
-        (convolutional, ["conv2d", "max_pooling2d"], "conv2d and the layer behind it are computed together"),
+        (
+            convolutional,
+            ["conv2d", "max_pooling2d"],
+            "conv2d and the layer behind it are computed together; expected some of conv2d_1, flatten, dense, d",
+        ),
         (convolutional, ["conv2d", "dens"], "no layer dens; did you mean dense?"),
         (convolutional, ["dense", "dense_1"], "the first one begins with the model, at conv2d"),
         (convolutional, ["conv2d", "dense_1", "dense"], "dense_1 lies behind the layer that is named after"),

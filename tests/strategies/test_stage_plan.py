@@ -121,7 +121,7 @@ def test_a_stage_fits_into_the_memory_of_the_task(clock, monkeypatch):
 
 def test_more_stages_than_there_are_cuts_are_refused_with_how_many_there_can_be(clock):
     network = Network([L.Input((6,)), L.Dense(7), L.Dropout(0.4), L.Dense(5), L.Dense(3)])
-    with pytest.raises(SpecError, match="stages: 4: this model can be cut into at most 3 stages that have v"):
+    with pytest.raises(SpecError, match=r"stages: 4: this model .* at most 3 stages .*: take --stages 3"):
         planned(network, 3)
     with pytest.raises(SpecError, match="at most"):
         planned(two_inputs(), 39)

@@ -102,6 +102,4 @@ def predicted_step_s(stages: Sequence[ModelCost], pipeline: PipelineShape) -> fl
                     free_s[back, edge] = there_s + link.latency_s
                 elif not back:
                     ready_s[True, number, stage] = end_s
-    return max(
-        end_s + pipeline.trained_s * each.trained_bytes for end_s, each in zip(idle_s, stages, strict=True)
-    )
+    return max(s + pipeline.trained_s * each.trained_bytes for s, each in zip(idle_s, stages, strict=True))

@@ -22,7 +22,7 @@ PASSES_MIN, PASSES_MAX = 3, 9
 """Passes without which a median means little, and beyond which it changes little."""
 WITHIN_S = 1.0, 3.0
 """When no further pass begins, and when none does of those without which a median means little."""
-NAME_MAX = 22
+NAME_END = 21
 
 
 class Profile(NamedTuple):
@@ -52,8 +52,7 @@ def ms(taken_s: float) -> str:
 
 def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
     """Return lines of cells below each other; the first one of each row is a name, perhaps a long one."""
-    ends = NAME_MAX - 1
-    cut = [[plain_line(name[:ends]) + (name[ends:] and "…"), *rest] for name, *rest in rows]
+    cut = [[plain_line(name[:NAME_END]) + (name[NAME_END:] and "…"), *rest] for name, *rest in rows]
     first, *widths = (max(map(len, column)) for column in zip(*cut, strict=True))
     return [
         name.ljust(first) + "".join(f"  {cell:>{width}}" for cell, width in zip(rest, widths, strict=True))

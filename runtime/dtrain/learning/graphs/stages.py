@@ -102,7 +102,10 @@ def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
         if following <= place:
             raise SpecError(f"stages: {name} lies behind the layer that is named after it")
         if place and (reason := obstacle(graph, place)) is not None:
-            raise SpecError(f"stages: the model cannot be cut in front of {name}: {reason}")
+            may = ", ".join(each for each, position in first.items() if obstacle(graph, position) is None)
+            raise SpecError(
+                f"stages: the model cannot be cut in front of {name}: {reason}; expected some of {may}"
+            )
         if not any(step.weights for step in graph.steps[place:following]):
             raise SpecError(
                 f"stages: the stage that begins with {name} has no variables: join it with another"

@@ -70,7 +70,7 @@ class PlannedStages(NamedTuple):
             *aligned(rows),
             f"forward, back, sends: of a microbatch of {self.examples}, of which a step has {count}",
             f"kept: activations by {pipeline.schedule}; gradients take twice what is trained besides",
-            f"predicted: {steps_per_s:.3g} steps/s; bubble (S-1)/(m+S-1): {wait:.0%} of a step",
+            f"predicted: {float(f'{steps_per_s:.3g}'):g} steps/s; bubble (S-1)/(m+S-1): {wait:.0%} of a step",
             *[f"that is with a core for each stage: with {cores} it is slower"] * (cores < len(stages)),
         ]
         said = {"schedule": pipeline.schedule, "microbatches": count, "examples": self.examples}
@@ -134,7 +134,7 @@ def planned_stages(problem: Problem, assignment: TaskAssignment, section: Pipeli
         most = max(1, sum(each.parameter_bytes > 0 for each in parts))
         raise SpecError(
             f"stages: {len(tasks)}: this model can be cut into at most {most} stages that have variables "
-            "(where one array crosses, and not between two uses of a layer)"
+            f"(where one array crosses, and not between two uses of a layer): take --stages {most}"
             + f"; none may need more than this process, {bytes_text(memory_max)}"
             * (memory_max < inf)
         )
@@ -167,13 +167,13 @@ def _trained_s(optimizer: dict[str, Any], microbatches: int) -> float:
     """Return the time of a step for each byte that is trained, by a second update: the first takes memory."""
     layout = placement.plan([VariableSpec("timed", (UPDATED,))], servers=1).layout(0)
     total, gradient = np.zeros((2, UPDATED), np.float32)
-    store, times_s = Store(layout, optimizer, [total]), [SYSTEM.now()]
+    store, times_s = Store(layout, optimizer, [total]), []
     for version in range(2):
         store.make(Contributions.of([[gradient]], 0, None, version))
         times_s.append(SYSTEM.now())
     np.add(total, gradient, out=total)
-    _, first_s, second_s = times_s
-    return (second_s - first_s + (microbatches - 1) * (SYSTEM.now() - second_s)) / total.nbytes
+    added_s = SYSTEM.now() - times_s[1]
+    return (times_s[1] - times_s[0] + (microbatches - 1) * added_s) / total.nbytes
 
 
 def _link(assignment: TaskAssignment, one: TaskId, other: TaskId) -> StageLink:
