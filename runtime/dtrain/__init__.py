@@ -17,7 +17,7 @@ Saved as `train.py`, ``python train.py`` trains in one process, and ``dtrain lau
 - dt.Sequential, dt.Model, dt.load_model: models, of dt.layers, dt.losses, dt.metrics and dt.optimizers.
 - dt.data: input pipelines, as tf.data. dt.callbacks: what happens beside training. dt.utils: small things.
 - dt.MirroredStrategy, dt.MultiWorkerMirroredStrategy, dt.ParameterServerStrategy, dt.PipelineStrategy,
-  dt.distribute: who trains.
+  dt.distribute: who trains. dt.profile: what each layer costs.
 - dt.tuning: what a trial of `dtrain tune` reports.
 - dt.from_torch, dt.from_function: models of PyTorch, and of functions of your own.
 - dt.errors: every exception that dtrain raises on purpose.
@@ -79,6 +79,7 @@ _PUBLIC = {
     "from_function": "dtrain.training.functions:from_function",
     "from_torch": "dtrain.integrations:from_torch",
     "train_and_evaluate": "dtrain.compat.estimator:train_and_evaluate",
+    "profile": "dtrain.training.architecture:profile",
     "get_strategy": "dtrain.strategies.choice:get_strategy",
     "activations": "dtrain.learning.core.activations",
     "backend": "dtrain.compat.backend",

@@ -52,6 +52,7 @@ from dtrain.strategies.parameter_server.strategy import ServersStrategy as _InAC
 from dtrain.strategies.pipeline.strategy import StagesStrategy as _Pipeline
 from dtrain.strategies.replicas.options import CommunicationOptions as _CommunicationOptions
 from dtrain.strategies.replicas.variable import Variable as Variable
+from dtrain.training.architecture import profile as profile
 from dtrain.training.functions import from_function as from_function
 from dtrain.training.models import Model as Model
 from dtrain.training.models import Sequential as Sequential

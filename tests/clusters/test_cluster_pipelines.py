@@ -151,6 +151,38 @@ def test_every_example_counts_once_whichever_task_is_killed(launcher, schedule):
     assert report_of(launch.run_dir)["global_step"] == 36
 
 
+def test_a_leader_that_is_started_again_may_cut_the_model_otherwise(launcher):
+    """The first layer sleeps in its first process, and the last one in its second: all stages follow it."""
+    launch = launcher.start(
+        *(
+            "--stages",
+            "2",
+            *PIPELINE,
+            *QUICKLY,
+            "--set",
+            "checkpoint.every_steps=4",
+            COUNTED,
+            "--stages",
+            "3",
+        ),
+        *("--slow", "0", "2", "--wait_for", "go", "--after", "13"),
+    )
+    launch.wait_for(lambda: step_of(launch, "chief:0") >= 12, "12 steps")
+    begun = {name: task["stage"] for name, task in tasks_of(report_of(launch.run_dir)).items()}
+    assert begun == {"chief:0": "counting", "worker:0": "counting_1"}
+    os.kill(launch.pid("chief:0"), signal.SIGKILL)
+    launch.wait_for(lambda: launch.task("chief:0")["attempt"] == 1, "a restart")
+    (launcher.folder / "go").touch()
+    succeeded(launch)
+    tasks = tasks_of(report_of(launch.run_dir))
+    assert {name: tasks[name]["stage"] for name in begun} == {"chief:0": "counting", "worker:0": "counting_2"}
+    for attempt, second in enumerate(("counting_1", "counting_2")):
+        assert f"stages begin with counting, {second}, by measured time" in launch.log("chief:0", attempt)
+    for task, attempt in (("chief:0", 1), ("worker:0", 0)):
+        [line] = re.findall(rf"^counts {task} (.*)$", launch.log(task, attempt), re.MULTILINE)
+        assert ast.literal_eval(line) == [[6.0]] * 3
+
+
 def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once_after_a_resume(launcher):
     """Each stage serves until the leader has saved, and those that have voted on a batch hear what became of it."""
     words = (

@@ -289,6 +289,7 @@ LONG = [
 STAGE = "roles/stage/machine.py"
 NUMBERS = "learning/graphs/stages.py"
 STAGES = "strategies/pipeline/training.py"
+PARTITION = "protocol/partition_plan.py"
 PIPELINES = [
     bug("protocol/pipeline_schedule.py", "order", "stages - 1 - stage", "stages - 2 - stage"),
     bug(STAGE, "StageMachine._arrives", "place not in self._taken", "True", says="an array counts twice"),
@@ -313,6 +314,18 @@ PIPELINES = [
     bug(NUMBERS, "StageStep.judged", "gradient * np.float32(share)", "gradient"),
     bug(NUMBERS, "StageStep._chance", "microbatch", "0", says="every microbatch draws the same"),
     bug(NUMBERS, "obstacle", "len(crossing) > 1", "False"),
+    bug(PARTITION, "best_cut", "max(before_s, work_s, link_s)", "max(before_s, work_s)"),
+    bug(PARTITION, "best_cut", "start in best and variables", "start in best"),
+    bug(PARTITION, "PipelineShape.memory", "self.in_flight(stage) * cost.kept_bytes", "cost.kept_bytes"),
+    bug(PARTITION, "predicted_step_s", "max(idle_s[stage], ready_s[place])", "idle_s[stage]"),
+    bug("learning/graphs/costs.py", "measure", "each[1:] or each or [0.0]", "each or [0.0]"),
+    bug(
+        "learning/graphs/passes.py",
+        "Pass.kept_bytes",
+        "own.keys() - seen",
+        "own.keys()",
+        says="counted twice",
+    ),
 ]
 
 FOUND = [*PIPELINES, *PUSHES, *ATTENDING, *SERVER, *LEADER, *REPLICA, *DISK, *LONG]

@@ -39,14 +39,16 @@ class Stages(list):
         """A new process of a stage."""
         own = TASKS[number]
         driver = StageDriver(
-            StageMachine(number, TASKS) if number or not self.leading else LeadingStage(number, TASKS),
+            StageMachine(number, TASKS, depth=4)
+            if number or not self.leading
+            else LeadingStage(number, TASKS, depth=4),
             hello_of(own),
             CLUSTER,
             lambda task, within_s: MemoryChannel(str(task), self[TASKS.index(task)], hello_of(own)),
             Reporter(TaskAssignment.by_hand(CLUSTER, own, {})),
             patience_s=5.0,
         )
-        driver.expect({0: SHAPE, 1: SHAPE}, depth=4, gradient_bytes=0)
+        driver.expect({0: SHAPE, 1: SHAPE}, gradient_bytes=0)
         held = HeldStage(list, lambda: SnapshotReply(state=FitState(), slots=()), np.zeros, lambda *_: None)
         driver.begin(1, 1, 0, held, CHAIN)
         return driver

@@ -21,6 +21,7 @@ from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.beginnings import Beginnings
 from dtrain.strategies.interface import Problem, Stepped
 from dtrain.strategies.pipeline.leading import LeadingTraining
+from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.strategies.pipeline.training import StageParts, enter
 from dtrain.wire.channel import MemoryChannel
 
@@ -105,6 +106,8 @@ class StagesInMemory:
         return StageParts(
             number=1,
             problem=self.problem,
+            begins=(),
+            label="",
             plan=placement.placed_on(variables, [stage_of[spec.name] for spec in variables], count),
             plans=[
                 placement.plan([spec for spec in variables if stage_of[spec.name] == each], servers=1)
@@ -119,13 +122,14 @@ class StagesInMemory:
             reporter=self.drivers[stage]._reporter,
             leave_s=END_S,
             incarnation=lambda: 0,
+            cut_at=lambda begins: self._parts(stage),
         )
 
     def _open(self, stage):
         parts = self._parts(stage)
         if stage:
-            return enter(parts)
-        parts.driver.gather(1, parts.plan.hash, 1, END_S, voids=False)
+            return enter(parts.driver, 1, hash_of(self.problem), lambda begins: parts)
+        parts.driver.gather(1, hash_of(self.problem), 1, END_S, voids=False)
         asked = self.problem.asked(1, parts.plan, UNCUT, sync=False)
         start = fresh(asked, parts.plan, self.problem.initial_values())
         start = start.going_on(UNCUT, self.problem.max_steps, sync=False)

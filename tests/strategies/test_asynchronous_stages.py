@@ -11,7 +11,7 @@ from row_by_row import by_night
 from strategies.stages_in_memory import END_S, StagesInMemory
 
 from dtrain.checkpoints import list_checkpoints, open_checkpoint
-from dtrain.learning.graphs.stages import StageNetwork, cut_evenly, segments_of
+from dtrain.learning.graphs.stages import StageNetwork, StageRange, segments_of
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.learning.optimizers import SGD
 
@@ -34,7 +34,7 @@ def words_of(number):
 
 
 def whole_step(network, weights, x, y, loss, microbatches, words):
-    [segment] = segments_of(cut_evenly(network.graph, 1), network.graph, [1])
+    [segment] = segments_of([StageRange(0, len(network.graph.steps), None, None)], network.graph, [1])
     whole = StageNetwork(network, segment)
     gradients = {spec.name: np.empty(spec.shape, np.float32) for spec in whole.variables if spec.trainable}
     step = whole.begin(weights, gradients, loss, words)
@@ -100,7 +100,7 @@ def test_every_cut_gives_the_bits_of_the_reference(name, settings):
 
 
 def cut_into(name, stages):
-    return cut_evenly(ZOO[name]().graph, stages)
+    return next(each for each in all_cuts(ZOO[name]()) if len(each) == stages)
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])
@@ -203,7 +203,7 @@ def test_stale_gradients_are_corrected_as_asynchronous_servers_do(policy):
     """In stage s of three a gradient is 2 - s versions old, but for the first ones."""
     settings = {**SETTINGS["pipedream"], "stale_gradients": policy}
     network, steps = ZOO["dense"](), 6
-    ranges = cut_evenly(network.graph, 3)
+    ranges = next(each for each in all_cuts(network) if len(each) == 3)
     x, y = data_of(network, steps * BATCH)
     weights = dict(weights_of(network))
     stage_of = {

@@ -41,6 +41,8 @@ Example:
   dtrain plan --workers 3 examples/digits.py
 """
 SECONDS = Seconds(0)
+LAST_BYTES = 1000
+"""What is shown of what a program that has failed wrote last."""
 _directory_options = all_of(
     runs_dir_option,
     click.option(
@@ -157,6 +159,8 @@ def plan(
 ) -> int:
     """Show each task's address (an example: not held), TF_CONFIG, command line, environment and log.
 
+    With --strategy pipeline also the stages: the program runs here up to its first fit, and trains nothing.
+
     For another engine (--on): what would be sent there, on stdout, and what it means, on stderr.
     """
     words = _checked(words)
@@ -171,13 +175,54 @@ def plan(
     from dtrain_cli.plan.standalone_start import is_by_hand
 
     run_plan = _example_plan(wanted)
+    pipeline = _stages(run_plan)
     if as_json:
-        print_json({"addresses": "example", **run_plan.to_dict()}, indent=2)
+        print_json({"addresses": "example", **run_plan.to_dict(), **pipeline}, indent=2)
     elif words.spec is not None and is_by_hand(run_plan.cluster):
         _show_by_hand(run_plan, words, sets, shortcuts)
     else:
         _show_plan(run_plan)
+    if pipeline and not as_json:
+        click.echo("\npipeline: the program has run here up to its first fit, and trained nothing")
+        click.echo("\n".join(pipeline["pipeline"]["lines"]))
     return 0
+
+
+def _stages(run_plan: "RunPlan") -> dict[str, Any]:
+    """Return the stages of a pipeline; else nothing, nor where the program does not come to its first `fit`.
+
+    Only the program knows its model: a process runs it here, as the leader, up to its first `fit`, and
+    measures its layers there (`dtrain.strategies.pipeline.planning`).
+    """
+    from dtrain.config import PipelineSection
+
+    leader = next(each for each in run_plan.tasks if each.task == run_plan.leader)
+    if leader.program is None or not isinstance(run_plan.spec.training, PipelineSection):
+        return {}
+    import json
+    import subprocess
+
+    from dtrain.process.assignment import PLANNED, RUN_DIR, RUN_ID
+
+    click.echo(f"dtrain: runs {leader.program} up to its first fit, to measure its layers", err=True)
+    variables = {**os.environ, **leader.environment, PLANNED: "1"}
+    own = {name: value for name, value in variables.items() if name not in (RUN_ID, RUN_DIR)}
+    within_s, nothing = run_plan.spec.wait.start_s, subprocess.DEVNULL
+    given: Any = {"cwd": leader.cwd, "env": own, "stdin": nothing, "capture_output": True}
+    try:
+        ended = subprocess.run(leader.command, timeout=within_s, **given)
+        why, out, err = f"has ended with exit code {ended.returncode} before a", ended.stdout, ended.stderr
+    except subprocess.TimeoutExpired:
+        why, out, err = f"in {within_s:g} s (wait.start_s) has not come to a", b"", b""
+    _, found, last = out.rpartition(f"\n{PLANNED} ".encode())
+    if not found:
+        click.echo(f"dtrain: {leader.program} {why} call of fit, so its stages are not known", err=True)
+        click.echo(err[-LAST_BYTES:], err=True, nl=False)
+        return {}
+    answer = json.loads(last)
+    if "error" in answer:
+        raise SpecError(answer["error"])
+    return {"pipeline": answer}
 
 
 def _checked(words: ProgramWords) -> ProgramWords:

@@ -51,6 +51,7 @@ COLUMNS: Mapping[str, tuple[int, str, Callable[[Any], str]]] = {
     "state": (0, "state", str),
     "pid": (11, "pid", str),
     "host": (12, "host", str),
+    "stage": (7, "stage", str),
     "step": (1, "step", str),
     "local_steps": (8, "local steps", str),
     "loss": (2, "loss", _number),

@@ -301,6 +301,7 @@ def _task_report(
         "pid": record.pid,
         "host": record.host or last.host or None,
         "address": record.address,
+        "stage": last.stage,
         "step": last.step,
         "loss": last.loss,
         "examples_per_s": last.examples_per_s,

@@ -206,6 +206,11 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
         """Whether it says how the model is cut, or how many tasks compute a stage."""
         return self.stages != "auto" or bool(self.stage_replicas)
 
+    @property
+    def named_stages(self) -> tuple[str, ...]:
+        """The layers that begin the stages; none if the model is cut by measured time."""
+        return self.stages if isinstance(self.stages, tuple) else ()
+
     def replicas_by_stage(self, tasks: int) -> list[int]:
         """Return how many tasks compute each stage, where so many train."""
         more = sum(self.stage_replicas.values()) - len(self.stage_replicas)

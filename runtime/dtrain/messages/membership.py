@@ -47,6 +47,7 @@ class TaskStatus(msgspec.Struct):
         in_loop: whether the task is in a loop of the program's own, and in no call of `fit` since.
         step_s: how long such a step takes, without the rests of a task that is slow on purpose.
         local_steps: where a step is a round of local steps, how many of these the run has made.
+        stage: the layer with which the task's stage of a pipeline begins.
     """
 
     task: str
@@ -93,6 +94,7 @@ class TaskStatus(msgspec.Struct):
     computing_s: float | None = None
     step_s: float | None = None
     local_steps: int | None = None
+    stage: str | None = None
 
 
 def by_clock(said: TaskStatus, now_s: float) -> TaskStatus:

@@ -12,6 +12,9 @@ class EnterPipeline(Message, frozen=True, gc=False, kw_only=True):
     """Stage to the leader: it holds no variables that count, and would like to have those of its stage.
 
     The answer is `PipelineTerm` when all stages have asked, `Over`, or a `Refusal` of another model.
+
+    Attributes:
+        plan_hash: of the variables of the whole model, however it is cut.
     """
 
     generation: int
@@ -21,11 +24,15 @@ class EnterPipeline(Message, frozen=True, gc=False, kw_only=True):
 class PipelineTerm(Message, frozen=True, gc=False, kw_only=True):
     """Leader to stage: a term begins. Blocks: each variable of the stage, flat; then each slot of each one
     that is trained, in the order of `slots`.
+
+    Attributes:
+        begins: the layers with which the stages begin.
     """
 
     state: FitState
     term: int
     slots: tuple[str, ...] = ()
+    begins: tuple[str, ...] = ()
 
 
 class VoidTerm(Message, frozen=True, gc=False, kw_only=True):

@@ -61,7 +61,16 @@ def base_version(schedule: Schedule, target: int, newest: int, first: int) -> in
 
 def in_flight(schedule: Schedule, stages: int, stage: int, microbatches: int) -> int:
     """Return of how many microbatches a stage keeps the activations at most."""
-    return microbatches if schedule is Schedule.GPIPE else min(microbatches, stages - stage)
+    if schedule is Schedule.GPIPE:
+        return microbatches
+    return min(microbatches, stages - stage) if schedule in FLUSHES else stages - stage
+
+
+def versions_kept(schedule: Schedule, stages: int, stage: int) -> int:
+    """Return how many versions of its variables a stage keeps at most, where a batch is one microbatch."""
+    if schedule is Schedule.PIPEDREAM:
+        return stages - stage
+    return 1 if schedule in FLUSHES else 2
 
 
 def bubble(stages: int, microbatches: int) -> float:

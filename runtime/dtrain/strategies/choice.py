@@ -33,7 +33,7 @@ from dtrain.config import (
 from dtrain.config.resolution import checked_wishes, different_wish, refuse_new_layout
 from dtrain.data.stores.remote import wait_for_stores
 from dtrain.errors import SpecError
-from dtrain.process.assignment import TaskAssignment, proven_secret
+from dtrain.process.assignment import PLANNED, TaskAssignment, proven_secret
 from dtrain.process.private_variables import own_environment
 from dtrain.process.resources import keep_freed_memory, own_limits, share_cores
 from dtrain.process.tensorflow import read_classic_flags
@@ -208,6 +208,10 @@ def _make(wishes: TrainingSettings, who: str, place: tuple[ClusterSpec, TaskId] 
         if issubclass(kind_of(wishes), MirroredSection | CentralStorageSection):
             own = {"replicas": len(os.sched_getaffinity(0))}
         strategy = _alone(with_program(RunSpec(), {**own, **wishes}, who).training)
+    elif PLANNED in environment:
+        from dtrain.strategies.pipeline.planning import PlanningStrategy
+
+        strategy = PlanningStrategy(replace(assignment, spec=with_program(assignment.spec, wishes, who)))
     else:
         assignment = local_servers.placed(assignment)
         security = assignment.spec.security

@@ -5,11 +5,12 @@ Every replica has a copy of the variables. A summary has the form of `tf.keras.M
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
 import numpy as np
@@ -35,6 +36,9 @@ from dtrain.training.batches import Batches
 from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
 from dtrain.variables.shown_variables import ShownVariables
+
+if TYPE_CHECKING:  # loaded where a program asks for it
+    from dtrain.learning.graphs.costs import Profile
 
 CLASSES: dict[str, type[Any]] = {}
 """The classes of models of which files know, by name; each adds itself where it is defined."""
@@ -114,6 +118,26 @@ def summary(
     return "\n".join(
         [f'Model: "{name}"', "_" * length, head, "=" * length, *body, "=" * length, *totals, "_" * length]
     )
+
+
+def profile(model: "Architecture", batch: Any) -> "Profile":
+    """Measure what each layer of a model costs for one batch, in about a second: seconds forward and back,
+    parameters, what is kept from forward to backward, and what crosses a cut behind it. Printed, it is a
+    table. Nothing is trained.
+
+    Args:
+        model: a `Sequential` or `Model` of layers.
+        batch: its inputs, or a tuple ``(x, y)`` as `fit` reads them, of which y is not used.
+
+    Raises:
+        InputError: the model has no layers, or the batch does not fit.
+    """
+    from dtrain.learning.graphs.costs import measure
+
+    x = batch[0] if isinstance(batch, tuple) else batch
+    if not model.built:
+        model.build((None, *np.shape(x)[1:]))
+    return measure(model.network.graph, model.created_variables, model.arrays, x, time.perf_counter)
 
 
 def _rows(graph: Graph, is_stack: bool) -> list[list[str]]:

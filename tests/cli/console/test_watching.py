@@ -23,6 +23,7 @@ def task(name, **measures):
             "examples_per_s",
             "staleness_mean",
             "stale_gradients",
+            "stage",
             "local_steps",
             "bytes_sent",
             "bytes_received",

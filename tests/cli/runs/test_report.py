@@ -23,7 +23,7 @@ RUN_FIELDS = (
     "run_dir tasks"
 )
 TASK_FIELDS = (
-    "task state pid host address step loss examples_per_s staleness_mean stale_gradients local_steps bytes_sent "
+    "task state pid host address stage step loss examples_per_s staleness_mean stale_gradients local_steps bytes_sent "
     "bytes_received cpu_percent "
     "memory_bytes restarts heartbeat_age_s waiting_for busy_with leads waiting_share input_share reading_s stalled_s exit_code message certificate_ends log"
 )

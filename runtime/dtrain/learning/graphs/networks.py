@@ -137,8 +137,11 @@ class Network:
         run = self._run(weights, self.entering(x), self.graph.stand_ins, training=training)
         return only([np.array(output) for output in run.outputs])
 
-    def forward(self, weights: Arrays, x: Any, how: Going) -> Pass:
-        run = Pass(self.graph, self._scratch, weights, self.graph.stand_ins, how)
+    def forward(
+        self, weights: Arrays, x: Any, how: Going, stand_ins: Mapping[int, Layer] | None = None
+    ) -> Pass:
+        """Return a pass that has gone forward; `stand_ins` compute in the place of layers."""
+        run = Pass(self.graph, self._scratch, weights, stand_ins or self.graph.stand_ins, how)
         run.forward(self.entering(x))
         return run
 

@@ -125,6 +125,19 @@ class Pass:
                 updates[f"{step.path}/{name}"] = value
         return updates
 
+    def kept_bytes(self) -> list[int]:
+        """Return how much memory each step's outputs, caches and scratch memory take until it has gone back.
+
+        Memory that an earlier step has as well is not counted again, nor are weights.
+        """
+        seen = {id(_owner(array)) for array in _arrays_in(self._weights)}
+        found: list[int] = []
+        for parts in zip(self._values, self._caches, self._scratch or (), strict=True):
+            own = {id(owner): owner.nbytes for owner in map(_owner, _arrays_in(parts))}
+            found.append(sum(own[each] for each in own.keys() - seen))
+            seen |= own.keys()
+        return found
+
     def forward(self, entering: Iterable[Array], masks: Iterable[Array | None] = ()) -> None:
         """Run the steps in order; each one's weights are read at its turn. `masks` are of the inputs."""
         source, given = iter(entering), iter(masks)
@@ -267,6 +280,19 @@ class Collected:
             if penalty is not None:
                 penalty.add_gradient(weights[weight.name], self._gradients[name], self._penalty_scale)
         self._begun.add(layer)
+
+
+def _arrays_in(found: Any) -> list[Array]:
+    """Return the arrays in what a layer keeps, also those in lists, mappings and objects."""
+    if isinstance(found, np.ndarray):
+        return [found]
+    if not isinstance(found, list | tuple):
+        found = (found if isinstance(found, Mapping) else getattr(found, "__dict__", {})).values()
+    return [array for each in found for array in _arrays_in(each)]
+
+
+def _owner(array: Array) -> Array:
+    return array.base if isinstance(array.base, np.ndarray) else array
 
 
 def only(items: list[Any]) -> Any:

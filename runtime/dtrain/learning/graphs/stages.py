@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, partial
 from itertools import pairwise
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,42 +74,14 @@ def _crossing(graph: Graph, position: int) -> list[Slot]:
     return list(dict.fromkeys(early))
 
 
-def estimated_cost(step: LayerStep) -> int:
-    """Return about how many multiplications a step makes for one example."""
-    weights = sum(prod(weight.shape) for weight, _ in step.weights)
-    shapes = [[length or 1 for length in shape] for shape in step.shapes]
-    return sum(map(prod, shapes)) + weights * prod(shapes[0][:-1])
+def positions(graph: Graph) -> list[int]:
+    """Return the numbers of the steps that are no inputs, in front of each of which a graph may be cut."""
+    return [number for number, step in enumerate(graph.steps) if step.inputs]
 
 
-def cut_evenly(graph: Graph, stages: int) -> list[StageRange]:
-    """Cut a graph so that the most expensive stage is as cheap as it can be; each stage has variables.
-
-    Raises:
-        SpecError: it cannot be cut into so many stages.
-    """
-    n = len(graph.steps)
-    places = [0, *(each for each in range(1, n) if obstacle(graph, each) is None), n]
-    costs = np.cumsum([0, *map(estimated_cost, graph.steps)])
-    owns = np.cumsum([0, *(bool(step.weights) for step in graph.steps)])
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, (0,))}
-    most = sum(bool(owns[stop] > owns[start]) for start, stop in pairwise(places))
-    for _ in range(stages):
-        found: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for stop in places[1:]:
-            tried = [
-                (max(cost, int(costs[stop] - costs[start])), (*cuts, stop))
-                for start, (cost, cuts) in best.items()
-                if start < stop and owns[stop] > owns[start]
-            ]
-            if tried:
-                found[stop] = min(tried)
-        best = found
-    if n not in best:
-        raise SpecError(
-            f"stages: {stages}: this model can be cut into at most {max(1, most)} stages that have variables "
-            "(where one array crosses, and not between two uses of a layer)"
-        )
-    return _ranges(graph, best[n][1])
+def leaving_at(graph: Graph, position: int) -> Slot | None:
+    """Return what crosses a cut in front of a step; None where a graph cannot be cut."""
+    return None if obstacle(graph, position) else _crossing(graph, position)[0]
 
 
 def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
@@ -120,9 +91,8 @@ def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
         SpecError: there is no such layer, or the graph cannot be cut there.
     """
     first: dict[str, int] = {}
-    for number, step in enumerate(graph.steps):
-        if step.inputs:
-            first.setdefault(step.path, number)
+    for number in positions(graph):
+        first.setdefault(graph.steps[number].path, number)
     if unknown := [name for name in names if name not in first]:
         near = get_close_matches(unknown[0], first, 1, 0.0)[0]
         raise SpecError(
@@ -136,7 +106,10 @@ def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
         if following <= place:
             raise SpecError(f"stages: {name} lies behind the layer that is named after it")
         if place and (reason := obstacle(graph, place)) is not None:
-            raise SpecError(f"stages: the model cannot be cut in front of {name}: {reason}")
+            may = ", ".join(each for each, position in first.items() if obstacle(graph, position) is None)
+            raise SpecError(
+                f"stages: the model cannot be cut in front of {name}: {reason}; expected some of {may}"
+            )
         if not any(step.weights for step in graph.steps[place:following]):
             raise SpecError(
                 f"stages: the stage that begins with {name} has no variables: join it with another"

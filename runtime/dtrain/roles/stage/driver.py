@@ -158,10 +158,10 @@ class StageDriver:
 
     # The training thread
 
-    def expect(self, shapes: Mapping[int, Shape], depth: int, gradient_bytes: int) -> None:
+    def expect(self, shapes: Mapping[int, Shape], gradient_bytes: int) -> None:
         """Take arrays of these shapes from now on, see `StageMachine`, and gradients of so many bytes."""
         with self.cond:
-            self.machine.shapes, self.machine.depth = shapes, depth
+            self.machine.shapes = shapes
             self._widest_bytes, self._gradient_bytes = 0, gradient_bytes
 
     @property

@@ -281,6 +281,7 @@ class TermShare(NamedTuple):
     state: FitState
     slots: tuple[str, ...]
     blocks: Blocks
+    begins: tuple[str, ...] = ()
 
 
 @dataclass
@@ -343,8 +344,8 @@ class LeadingStage(StageMachine):
             return [Send(caller, Over(generation=self.generation))]
         if message.plan_hash != self.plan_hash:
             reason = (
-                f"{self.tasks[stage]} has another model than {self.tasks[0]}, or cuts it otherwise: every "
-                "task of a pipeline runs the same program"
+                f"{self.tasks[stage]} has another model than {self.tasks[0]}: every task of a "
+                "pipeline runs the same program"
             )
             return [Send(caller, Refusal(reason=reason))]
         self.entered[stage] = caller
@@ -356,10 +357,11 @@ class LeadingStage(StageMachine):
         answers = [
             Send(
                 caller,
-                PipelineTerm(state=shares[stage].state, term=term, slots=shares[stage].slots),
-                shares[stage].blocks,
+                PipelineTerm(state=share.state, term=term, slots=share.slots, begins=share.begins),
+                share.blocks,
             )
             for stage, caller in sorted(self.entered.items())
+            for share in [shares[stage]]
         ]
         self.term = term
         self.entered.clear()

@@ -18,6 +18,7 @@ from dtrain.roles.stage.driver import LeadingDriver, TermOverError
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
+from dtrain.strategies.pipeline.planning import hash_of, next_term
 from dtrain.strategies.pipeline.training import StageParts, StageTraining, share_of
 from dtrain.types import Array, Blocks
 
@@ -56,11 +57,6 @@ class StagesHolder(FitHolder):
             raise PeerLostError(str(error)) from None
 
 
-def next_term(parts: StageParts) -> int:
-    """Return a term later than every one before, also of an earlier process of the leader."""
-    return max(parts.driver.machine.term, parts.incarnation()) + 1
-
-
 class LeadingTraining(StageTraining):
     """One call of `fit` in the stage that leads."""
 
@@ -76,14 +72,15 @@ class LeadingTraining(StageTraining):
         self._begun = begun
         self._known: tuple[int, int, dict[str, Array]] = (0, 0, {})
         self._told = 0
-        term = next_term(parts)
+        term = next_term(self.driver, parts.incarnation())
         self._give(parts, start, term)
         super().__init__(parts, start, term)
         self.state = StagesHolder(self, parts.start_of(parts.place, start))
 
     def _give(self, parts: StageParts, start: Start, term: int) -> None:
         """Give every other stage its variables."""
-        shares = [share_of(parts.start_of(stage, start)) for stage in range(self.driver.stages)]
+        places = range(self.driver.stages)
+        shares = [share_of(parts.start_of(place, start), parts.begins) for place in places]
         self.driver.give(term, shares)
 
     def go_back(self) -> None:
@@ -91,8 +88,8 @@ class LeadingTraining(StageTraining):
         parts, reached = self.parts, self.global_step
         lost = [str(self.driver.machine.tasks[stage]) for stage in sorted(self.driver.machine.lost)]
         rolled_back = self.state.begun.lineage.rolled_back_steps
-        term = next_term(parts)
-        self.driver.gather(parts.number, parts.plan.hash, term, self.driver.patience_s, voids=True)
+        term = next_term(self.driver, parts.incarnation())
+        self.driver.gather(parts.number, hash_of(parts.problem), term, self.driver.patience_s, voids=True)
         start = self._restored()
         version = start.state.version
         lineage = replace(start.state.lineage, rolled_back_steps=rolled_back + max(0, reached - version))

@@ -1,6 +1,8 @@
 """The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
@@ -10,17 +12,10 @@ from dtrain.config import PipelineSection
 from dtrain.config.choices import Schedule
 from dtrain.control.machine import TAKEN
 from dtrain.errors import SpecError
-from dtrain.learning import optimizers
-from dtrain.learning.graphs.by_hand import segments_by_hand
+from dtrain.learning.graphs.by_hand import places_by_hand, segments_by_hand
 from dtrain.learning.graphs.graph import Graph
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.stages import (
-    StageNetwork,
-    StageRange,
-    cut_before,
-    cut_evenly,
-    segments_of,
-)
+from dtrain.learning.graphs.stages import StageNetwork, cut_before, segments_of
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import MemberState
@@ -37,8 +32,14 @@ from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
 from dtrain.strategies.mirrored import BesideEvaluator
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.pipeline.leading import LeadingTraining, next_term
-from dtrain.strategies.pipeline.training import StageParts, StageTraining, enter
+from dtrain.strategies.pipeline.leading import LeadingTraining
+from dtrain.strategies.pipeline.planning import checked_network, hash_of, next_term, planned_stages
+from dtrain.strategies.pipeline.training import (
+    PartsOf,
+    StageParts,
+    StageTraining,
+    enter,
+)
 from dtrain.wire.service import SideBySide
 
 LEAVE_SHARE = 0.45
@@ -58,14 +59,14 @@ class StagePlace(BesideEvaluator):
         if not own.trains:
             return
         tasks = assignment.cluster.replicas()
-        stage = tasks.index(own)
+        stage, depth = tasks.index(own), max(training.blocks, len(tasks))
         rest = (self.task.credentials.hello, assignment.cluster, self._connector.connect, self.task.reporter)
         wait = assignment.spec.wait
         if stage:
-            machine = StageMachine(stage, tasks)
+            machine = StageMachine(stage, tasks, depth=depth)
             self.driver = StageDriver(machine, *rest, patience_s=max(wait.server_s, wait.leader_s))
         else:
-            leading = LeadingStage(stage, tasks)
+            leading = LeadingStage(stage, tasks, depth=depth)
             self.driver = LeadingDriver(leading, *rest, patience_s=wait.server_s, away=self._is_away)
 
     def _host(self) -> ControlHosting | None:
@@ -81,13 +82,6 @@ class StagePlace(BesideEvaluator):
         if self._hosting is None:
             return False
         return self._hosting.control.control.roster.membership.state(str(task)) is not MemberState.LIVE
-
-
-def stages_of(graph: Graph, section: PipelineSection, stages: int) -> list[StageRange]:
-    """Cut a graph as the section says it; raise a `SpecError` if it cannot be."""
-    return (
-        cut_before(graph, section.stages) if isinstance(section.stages, tuple) else cut_evenly(graph, stages)
-    )
 
 
 def _check_replicas(graph: Graph, segments: Sequence[Segment]) -> None:
@@ -120,6 +114,7 @@ class StagesStrategy(Strategy):
         self._calls = Beginnings(assignment.spec.checkpoint, self._checkpoints, task.reporter)
         self._number = 0
         self._open: LeadingTraining | None = None
+        self._cuts = WeakKeyDictionary[Graph, tuple[str, ...]]()
 
     def open(self, problem: Problem) -> Training:
         self._number += 1
@@ -127,65 +122,45 @@ class StagesStrategy(Strategy):
         reporter = self._task.reporter
         driver = self._place.driver
         assert driver is not None, "the evaluator follows"
-        parts = self._parts(problem, driver)
+        network = checked_network(problem, driver.stages)
+        if isinstance(self.training.stages, tuple) or places_by_hand(network.graph):
+            self._layout(network, driver.machine.tasks, self.training.named_stages)
         reporter.fit_begins()
         link = self._place.join()
         link.on_failure = driver.abort
         if link.failure is not None:
             raise link.failure
+        parts_of = partial(self._parts, problem, driver)  # the leader alone decides how the model is cut
         if self.is_leader:
             if (passed := self._calls.passed_over(problem)) is not None:
                 return passed
-            training: StageTraining | None = self._lead(parts)
+            training: StageTraining | None = self._lead(problem, driver, parts_of)
         else:
-            training = enter(parts)
+            training = enter(driver, self._number, hash_of(problem), parts_of)
         if training is None:
             assert self._checkpoints is not None, "a task that comes late is on the leader's host"
             return PassedOverTraining(problem, self._number, self._checkpoints, leads=False)
         reporter.running()
         return training
 
-    def _parts(self, problem: Problem, driver: StageDriver) -> StageParts:
-        """Cut the model.
-
-        Raises:
-            SpecError: it is no model of layers, it cannot be cut so, or needs what no stage has.
-        """
-        network = problem.computing.network
-        if network is None:
-            raise SpecError(
-                "training.strategy: pipeline cuts a model of layers (dt.Sequential, dt.Model), found one of "
-                "functions: train it with another strategy"
-            )
-        if network.sums_over_replicas:
-            layer = next(layer for layer in network.layers if layer.sums_over_replicas)
-            raise SpecError(
-                f"{layer.label}: synchronized=True sums over all of a batch, which a pipeline computes "
-                "microbatch by microbatch: leave it out, or choose another strategy"
-            )
-        tasks = driver.stages
-        if optimizers.from_config(problem.optimizer).global_clipnorm is not None and tasks > 1:
-            raise SpecError(
-                "global_clipnorm needs the gradients of all stages at once, and each updates its own: use "
-                "clipnorm or clipvalue"
-            )
-        layout, schedule = self._layout(network, driver.machine.tasks)
+    def _parts(self, problem: Problem, driver: StageDriver, begins: Sequence[str]) -> StageParts:
+        """Cut the model in front of layers; raise a `SpecError` if it cannot be cut there."""
+        variables, tasks, place = problem.variables, driver.stages, driver.machine.stage
+        network = checked_network(problem, tasks)
+        layout, schedule = self._layout(network, driver.machine.tasks, begins)
         networks = [StageNetwork(network, each) for each in layout.segments]
         owners = sorted({each.tasks[0] for each in layout.segments})
         owner_of = {spec.name: each.segment.tasks[0] for each in networks for spec in each.variables}
-        place, graph = driver.machine.stage, network.graph
+        own, steps = layout.of(place), network.graph.steps
         driver.expect(
-            {
-                number: graph.steps[edge.slot[0]].shapes[edge.slot[1]]
-                for number, edge in enumerate(layout.edges)
-            },
-            depth=max(self.training.blocks, tasks),
-            gradient_bytes=sum(spec.nbytes for spec in problem.variables) if layout.sums else 0,
+            {number: steps[edge.slot[0]].shapes[edge.slot[1]] for number, edge in enumerate(layout.edges)},
+            gradient_bytes=sum(spec.nbytes for spec in variables) if layout.sums else 0,
         )
-        variables = problem.variables
         return StageParts(
             number=self._number,
             problem=problem,
+            begins=tuple(begins),
+            label=steps[layout.segments[own[0]].numbers[0]].path,
             plan=placement.placed_on(
                 variables, [owners.index(owner_of[spec.name]) for spec in variables], len(owners)
             ),
@@ -194,7 +169,7 @@ class StagesStrategy(Strategy):
                 for owner in (layout.replicas_of(task)[0] for task in range(tasks))
             ],
             owners=owners,
-            networks={segment: networks[segment] for segment in layout.of(place)},
+            networks={segment: networks[segment] for segment in own},
             layout=layout,
             schedule=schedule,
             driver=driver,
@@ -202,19 +177,22 @@ class StagesStrategy(Strategy):
             reporter=self._task.reporter,
             leave_s=LEAVE_SHARE * self._assignment.spec.wait.grace(launched=self._assignment.launched),
             incarnation=lambda: self._place.join().incarnation,
+            cut_at=partial(self._parts, problem, driver),
         )
 
-    def _layout(self, network: Network, tasks: Sequence[TaskId]) -> tuple[StageLayout, Schedule]:
+    def _layout(
+        self, network: Network, tasks: Sequence[TaskId], begins: Sequence[str]
+    ) -> tuple[StageLayout, Schedule]:
         """Return what each task computes, and in which order it passes microbatches.
 
         Raises:
             SpecError: the model cannot be cut, or placed, so.
         """
         graph, section = network.graph, self.training
-        placed = {layer: layer.place for layer in graph.layers if layer.place is not None}
+        placed = places_by_hand(graph)
         if not placed:
             replicas = section.replicas_by_stage(len(tasks))
-            segments = segments_of(stages_of(graph, section, len(replicas)), graph, replicas)
+            segments = segments_of(cut_before(graph, begins), graph, replicas)
             _check_replicas(graph, segments)
             return StageLayout(segments), section.schedule
         if section.chooses or section.schedule not in FLUSHES:
@@ -231,16 +209,31 @@ class StagesStrategy(Strategy):
         stages = {layer: tasks.index(task) for layer, task in placed.items()}
         return StageLayout(segments_by_hand(graph, stages, [str(task) for task in tasks])), Schedule.GPIPE
 
-    def _lead(self, parts: StageParts) -> LeadingTraining:
+    def _begins(self, problem: Problem) -> tuple[str, ...]:
+        """Return the layers with which stages begin: said, measured, or as in an earlier `fit`."""
+        network = problem.computing.network
+        assert network is not None, "it is checked"
+        if places_by_hand(network.graph):
+            return ()
+        if isinstance(self.training.stages, tuple):
+            return self.training.stages
+        if network.graph not in self._cuts:
+            stages = planned_stages(problem, self._assignment, self.training).stages
+            self._cuts[network.graph] = begins = tuple(each.layers[0] for each in stages)
+            self._task.reporter.warn(f"stages begin with {', '.join(begins)}, by measured time")
+        return self._cuts[network.graph]
+
+    def _lead(self, problem: Problem, driver: StageDriver, parts_of: PartsOf) -> LeadingTraining:
         """Begin a call of `fit` in all stages, and save it from now on."""
-        calls, reporter, problem = self._calls, self._task.reporter, parts.problem
-        driver, spec = parts.driver, self._assignment.spec
+        calls, reporter, spec = self._calls, self._task.reporter, self._assignment.spec
         assert isinstance(driver, LeadingDriver), "stage 0 leads"
         folder = self._checkpoints
         assert folder is not None, "a leader has a directory"
         within_s = self._assignment.connect_s if self._number == 1 else spec.wait.server_s
         first = self._number == 1
-        driver.gather(self._number, parts.plan.hash, next_term(parts), within_s, voids=first)
+        term = next_term(driver, self._place.join().incarnation)
+        driver.gather(self._number, hash_of(problem), term, within_s, voids=first)
+        parts = parts_of(self._begins(problem))
         asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
         resumes = calls.resumes if self._number == 1 else False
         start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)
@@ -253,7 +246,7 @@ class StagesStrategy(Strategy):
         training = LeadingTraining(parts, start, again, lambda: self._place.begin(training))
         for text in told_of(start, resumes=resumes):
             reporter.warn(text)
-        training.saver = calls.keeper(training.state, reporter, spec.checkpoint, spec.wait.server_s)
+        training.saver = calls.keeper(training.state, reporter, spec.checkpoint)
         training.saver.begin(start, save=True)
         self._place.begin(training)
         self._open = training

@@ -51,6 +51,7 @@ from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
 from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
+from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
@@ -64,15 +65,20 @@ class StageParts:
 
     Attributes:
         number: of the call of `fit`.
+        begins: the layers with which the stages begin; none where layers are placed by hand.
+        label: the first layer of this task.
         plan: of all variables; the server of each is its stage, by its place in `owners`.
         plans: of each task by itself.
         owners: the first replica of each stage, the leader first.
         networks: of this stage, by the place of their segment.
         leave_s: how long this task may take to end well when it is told to end.
+        cut_at: returns the pieces of the same call where stages begin with other layers.
     """
 
     number: int
     problem: Problem
+    begins: tuple[str, ...]
+    label: str
     plan: Plan
     plans: Sequence[Plan]
     owners: Sequence[int]
@@ -84,6 +90,7 @@ class StageParts:
     reporter: Reporter
     leave_s: float
     incarnation: Callable[[], int]
+    cut_at: "PartsOf"
 
     @property
     def place(self) -> int:
@@ -105,12 +112,16 @@ class StageParts:
         return replace(start, plan=self.plans[place], values=values, slots=slots)
 
 
-def share_of(start: Start) -> TermShare:
-    """Return what a stage is told of its start."""
+PartsOf = Callable[[tuple[str, ...]], StageParts]
+"""Cuts the model in front of these layers."""
+
+
+def share_of(start: Start, begins: tuple[str, ...]) -> TermShare:
+    """Return what a stage is told of its start, and of the cut."""
     trained = [spec for spec in start.plan.variables if spec.trainable]
     blocks = [_flat(spec, start.values[spec.name]) for spec in start.plan.variables]
     blocks += [_flat(spec, start.slots[slot][spec.name]) for slot in start.slots for spec in trained]
-    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks)
+    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks, begins)
 
 
 def start_from(message: PipelineTerm, blocks: Blocks, plan: Plan) -> Start:
@@ -354,18 +365,23 @@ class StageTraining(LocalTraining):
         self._given_up = False
         self._voted: tuple[StageVote, Blocks, int] | None = None
         super().__init__(parts.start_of(parts.place, start), parts.section, parts.reporter)
-        names = {spec.name for spec in parts.own_plan.variables}
-        self.constraints = {name: limit for name, limit in parts.problem.constraints.items() if name in names}
         self.weights = StageWeights([spec.name for spec in parts.problem.variables], self._read)
-        self.replicas = [StageReplica(self)]
         parts.driver.look_for_end = self.look_for_end
-        parts.problem.computing.stage = self.replicas[0].compute
+        self._compute_here()
         self._begin(term)
+
+    def _compute_here(self) -> None:
+        """Let this task compute the stage whose variables are held."""
+        constraints, own = self.parts.problem.constraints, self.store.variables
+        self.constraints = {name: limit for name, limit in constraints.items() if name in own}
+        self.replicas = [StageReplica(self)]
+        self.parts.problem.computing.stage = self.replicas[0].compute
 
     def _begin(self, term: int) -> None:
         """Begin a term with what is held."""
         lineage = self.state.begun.lineage
         reporter = self.parts.reporter
+        reporter.status.stage = self.parts.label
         reporter.status.max_steps = self.state.begun.max_steps
         reporter.status.rolled_back_steps = lineage.rolled_back_steps
         reporter.bytes_moved = lambda: self.parts.driver.bytes_moved
@@ -520,13 +536,16 @@ class StageTraining(LocalTraining):
         return outcome
 
     def go_back(self) -> None:
-        """Enter the next term."""
+        """Enter the next term, in which a leader that was started again may cut the model otherwise."""
         self.heed_end()
-        frame = self.parts.driver.enter(self.parts.number, self.parts.plan.hash)
+        frame = self.parts.driver.enter(self.parts.number, hash_of(self.parts.problem))
         if not isinstance(frame.message, PipelineTerm):
             raise PeerLostError("the leader has ended this call of fit while this stage was away from it")
-        plan = self.parts.own_plan
-        self._hold_again(start_from(frame.message, frame.blocks, plan))
+        if anew := frame.message.begins != self.parts.begins:
+            self.parts = self.parts.cut_at(frame.message.begins)
+        self._hold_again(start_from(frame.message, frame.blocks, self.parts.own_plan))
+        if anew:
+            self._compute_here()
         self._begin(frame.message.term)
 
     def _conclude(self) -> bool:
@@ -584,10 +603,11 @@ class StageTraining(LocalTraining):
         driver.linger()
 
 
-def enter(parts: StageParts) -> StageTraining | None:
+def enter(driver: StageDriver, number: int, model_hash: str, parts_of: PartsOf) -> StageTraining | None:
     """Enter a call of `fit` in a stage that does not lead; None: it has ended already."""
-    frame = parts.driver.enter(parts.number, parts.plan.hash)
+    frame = driver.enter(number, model_hash)
     if isinstance(frame.message, Over) or not isinstance(frame.message, PipelineTerm):
         return None
+    parts = parts_of(frame.message.begins)
     start = start_from(frame.message, frame.blocks, parts.own_plan)
     return StageTraining(parts, start, frame.message.term)
