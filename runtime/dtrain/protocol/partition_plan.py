@@ -55,7 +55,10 @@ class PipelineShape(NamedTuple):
         return [stage for stage in stages for _ in range(self.replicas_of(stage))]
 
     def in_flight(self, stage: int) -> int:
-        return in_flight(self.schedule, len(self.links) + 1, stage, self.microbatches)
+        stages = len(self.links) + 1
+        if self.schedule not in FLUSHES:
+            return stages - stage
+        return in_flight(self.schedule, stages, stage, self.microbatches)
 
     def memory(self, cost: ModelCost, stage: int) -> int:
         """Return the bytes of all versions of the variables that are used, slots, a gradient and the sum of

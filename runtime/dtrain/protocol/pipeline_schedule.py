@@ -60,10 +60,8 @@ def base_version(schedule: Schedule, target: int, newest: int, first: int) -> in
 
 
 def in_flight(schedule: Schedule, stages: int, stage: int, microbatches: int) -> int:
-    """Return of how many microbatches a stage keeps the activations at most."""
-    if schedule is Schedule.GPIPE:
-        return microbatches
-    return min(microbatches, stages - stage) if schedule in FLUSHES else stages - stage
+    """Return of how many microbatches of one batch a stage keeps the activations at most."""
+    return microbatches if schedule is Schedule.GPIPE else min(microbatches, stages - stage)
 
 
 def versions_kept(schedule: Schedule, stages: int, stage: int) -> int:

@@ -104,6 +104,8 @@ def test_the_page_says_of_every_key_where_it_has_a_meaning():
 def test_a_key_is_taken_where_the_page_says_and_elsewhere_refused_by_name(choice, key):
     chosen, cluster = CHOICES[choice]
     beside = {"local_steps": 2} if key in ("outer", "merge") and choice in MEANINGS[key] else {}
+    if choice == "pipeline" and key in ("stale_gradients", "vertical_sync"):
+        beside = {"schedule": "pipedream"}
     lines = mistakes(cluster, **{**chosen, **beside, key: VALUES[key]})
     if choice in MEANINGS[key]:
         assert lines == []
@@ -179,7 +181,9 @@ def test_replicas_are_threads_of_the_one_task_or_tasks():
         ("stages", ["dense", "dense_1"], "expected 3, as many as chiefs and workers, found 2"),
         ("stages", [], "expected auto, a number, or names of layers, found an empty list"),
         ("microbatches", 2, "expected at least as many as stages, 3, found 2"),
-        ("schedule", "pipedream", "expected gpipe or 1f1b"),
+        ("schedule", "pipedrean", "expected gpipe, 1f1b, pipedream or pipedream_2bw"),
+        ("vertical_sync", True, "with schedule: 1f1b all stages use one version already: expected pipedream"),
+        ("stale_gradients", "scale", "with schedule: 1f1b each stage has the same staleness"),
         ("backup_workers", 1, "each chief and worker computes one stage of the model"),
         ("updates", "async", "pipeline makes every step with all replicas"),
     ],
@@ -188,6 +192,30 @@ def test_what_no_pipeline_can_be_is_refused_before_anything_starts(key, value, r
     (line,) = mistakes(TASKS, strategy="pipeline", **{key: value})
     assert line.startswith(f"training.{key}: ")
     assert reason in line
+
+
+@pytest.mark.parametrize(
+    ("schedule", "key", "value", "reason"),
+    [
+        ("pipedream", "stale_gradients", "drop", "drop would lose a part of a batch: expected apply, scale"),
+        ("pipedream_2bw", "stale_gradients", "compensate", "with schedule: pipedream_2bw each stage has"),
+        ("pipedream_2bw", "vertical_sync", True, "with schedule: pipedream_2bw all stages use one version"),
+        ("pipedream_2bw", "microbatches", 2, "3, found 2: with fewer a stage would need more than two"),
+        ("pipedream", "max_staleness", 2, "each chief and worker computes one stage of the model"),
+    ],
+)
+def test_what_no_asynchronous_pipeline_can_be_is_refused_too(schedule, key, value, reason):
+    (line,) = mistakes(TASKS, strategy="pipeline", schedule=schedule, **{key: value})
+    assert line.startswith(f"training.{key}: ")
+    assert reason in line
+
+
+def test_a_batch_is_a_microbatch_in_pipedream_if_nothing_is_said():
+    cut = [
+        spec_of(TASKS, strategy="pipeline", schedule=each).training.blocks for each in ("1f1b", "pipedream")
+    ]
+    assert cut == [8, 1]
+    assert spec_of(TASKS, strategy="pipeline", schedule="pipedream", microbatches=2).training.blocks == 2
 
 
 def test_stages_say_how_many_tasks_a_launch_without_a_spec_starts():
