@@ -209,7 +209,7 @@ def test_stale_gradients_are_corrected_as_asynchronous_servers_do(policy):
     """In stage s of three a gradient is 2 - s versions old, but for the first ones."""
     settings = {**SETTINGS["pipedream"], "stale_gradients": policy}
     network, steps = ZOO["dense"](), 6
-    ranges = cut_into(name, 3)
+    ranges = cut_into("dense", 3)
     x, y = data_of(network, steps * BATCH)
     weights = dict(weights_of(network))
     stage_of = {
