@@ -135,7 +135,7 @@ class Assembly(NamedTuple):
             lease_s = HOSTS_LEASE_S
         now_s = self.waits.clock.now()
         member = RoundMember(entry.number, known, round_rules, lease_s, now_s, term=entry.term, **begin)
-        member.find_carrying(self.book.carrying)
+        member.carrying = self.book.carrying
         if entry.hosts is None and self._backups:
             standing, take_lead = entry.arena.standing, partial(entry.links.locks.acquire, LEADS)
             member.share(HostMemory(take_lead, standing.read, standing.write))
