@@ -53,7 +53,6 @@ class MemberDriver(MemberRounds):
     Attributes:
         store: whose `variables` are those of all, at the version that this member has adopted.
         owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
-        made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
     def __init__(
@@ -204,12 +203,6 @@ class MemberDriver(MemberRounds):
         return Outcome(Verdict.STALE, stale=1)
 
     # The leader
-
-    def limit(self, until: int | None) -> None:
-        """Let no version be made beyond `until`, nor beyond the store's last one."""
-        assert self.store.max_steps is not None, "a call of fit has a last step"
-        with self._turn:
-            self._member.limit(self.store.max_steps, until)
 
     def void(self, *, values: bool) -> None:
         """Have a round without a version made, in which values are assigned, if so ordered; then everybody

@@ -50,7 +50,8 @@ class SharedFitHolder(FitHolder):
     def mark(self) -> SnapshotReply:
         reply = super().mark()
         self.store.keep_snapshots()
-        return msgspec.structs.replace(reply, state=reply.state.but(dealt=self.driver.dealt))
+        tally = self.tally.holding(self.driver.tally).open()
+        return msgspec.structs.replace(reply, state=reply.state.but(dealt=self.driver.dealt, tally=tally))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
@@ -121,7 +122,7 @@ class ReplicaTraining(TurnTraining):
 
     @property
     def tally(self) -> Open:
-        return self.state.tally.open()
+        return self.state.tally.holding(self.driver.tally).open()
 
     # Steps
 
