@@ -175,13 +175,11 @@ class RoundMember(Follower):
         leading = self._leading
         if leading is None or self.left_behind:
             return []
-        others = leading.directed - self._gone - {self.number}
-        if self._host is None and any(self._is_late(each, self._drained_s) for each in others):
+        newcomers = sorted(leading.welcome)
+        others = leading.directed - self._gone - {self.number} if newcomers and self._host is None else ()
+        if any(self._is_late(each, self._drained_s) for each in others):
             return []
-        return [
-            Welcomed(self.members[each], leading.told(each), leading.mates(each))
-            for each in sorted(leading.welcome)
-        ]
+        return [Welcomed(self.members[each], leading.told(each), leading.mates(each)) for each in newcomers]
 
     # What happens in its own process
 
@@ -252,7 +250,12 @@ class RoundMember(Follower):
         if told is not None:
             if not stranger and self.heeds(told):
                 self.leader = sender
-                if contact and told.round >= 0 and self._seats[self.number].host not in told.silent:
+                if (
+                    contact
+                    and self._has_leases
+                    and told.round >= 0
+                    and self._seats[self.number].host not in told.silent
+                ):
                     self._touch(told, now)
             self._follow(told)
         elif isinstance(message, MemberReport) and not stranger and self._leading is not None:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import NamedTuple
 
 from dtrain.config.choices import TooFew
 from dtrain.errors import LeftBehindError, TooFewReplicasError
@@ -76,7 +75,6 @@ class MemberDriver(MemberRounds):
         self._own: Deal | None = None
         self._beside: set[Deal] = set()
         self._places: dict[int, int] = {}
-        self._now: StepNow | None = None
         self._place = 0
         self._owner = threading.get_ident()
 
@@ -331,18 +329,22 @@ class MemberDriver(MemberRounds):
     # Calls within a step (without backups): parts are known by their numbers in the batch
 
     @property
-    def now(self) -> "StepNow":
-        if self._now is None or self._now.number != self._base:
-            parts = PartDealer.of(self.dealt, whole=True).begin_batch()
-            places = [part % self._dealt_parts for part in parts]
-            self._now = StepNow(self, self._base, self.version, places)
-        return self._now
+    def base(self) -> int:
+        """The round in which this member computes."""
+        return self._base
+
+    @property
+    def is_void(self) -> bool:
+        """Whether that round is over although parts still compute."""
+        return self._round != self._base
+
+    def slots(self) -> Sequence[int]:
+        """Return the numbers in their batch of the parts of this round."""
+        parts = PartDealer.of(self.dealt, whole=True).begin_batch()
+        return [part % self._dealt_parts for part in parts]
 
     def _due(self, slot: int) -> Deal | None:
         return next((deal for deal in self._member.to_compute if deal.part % self._dealt_parts == slot), None)
-
-    def owes(self, slot: int) -> bool:
-        return self._due(slot) is not None
 
     def number_of(self, slot: int) -> int:
         deal = self._due(slot)
@@ -368,9 +370,6 @@ class MemberDriver(MemberRounds):
         if deal is not None:
             self._beside.discard(deal)
             self._complete(deal, self.round, examples, sums, finite)
-
-    def owners(self, slots: Sequence[int], what: str) -> str:
-        return self.awaited(what)
 
     def await_others(self, since_s: float, whom: Awaited | str) -> None:
         """Carry messages while parts meet, or raise a WaitTimeoutError if that lasts since long."""
@@ -398,25 +397,3 @@ class MemberDriver(MemberRounds):
             self._links.wake()
             self._thread.join()
         self._links.close()
-
-
-class StepNow(NamedTuple):
-    """The round in which parts meet.
-
-    Attributes:
-        places: of the parts in their batch.
-    """
-
-    driver: MemberDriver
-    number: int
-    version: int
-    places: Sequence[int]
-
-    @property
-    def is_void(self) -> bool:
-        """Whether the round is over although parts still compute."""
-        return self.driver.round != self.number
-
-    def is_ready(self, place: int) -> bool:
-        """Return False: the log of calls says which parts are complete."""
-        return False

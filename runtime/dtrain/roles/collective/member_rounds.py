@@ -161,8 +161,7 @@ class MemberRounds:
 
     @property
     def dealt(self) -> Dealt:
-        """The state of the dealer as this round began."""
-        return self._member.known.dealt
+        return self._member.dealt
 
     @property
     def tally(self) -> Open:
