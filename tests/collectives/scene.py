@@ -102,9 +102,9 @@ class Scene:
             gradients, rows = driver.gradients(place).variables, {}
             told = self.compute(number, slot, driver.store.variables, gradients, rows)
             passes("in gradient", gradients)
-            driver.give_rows(place, rows)
+            driver.give(place, rows)
             if rows:
-                passes("in gradient", dict(enumerate(driver.given(place))))
+                passes("in gradient", dict(enumerate(driver._arena.given(place))))
             return told
 
         return train(self, driver, passes, compute)

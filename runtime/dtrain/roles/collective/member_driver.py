@@ -21,6 +21,7 @@ from dtrain.errors import LeftBehindError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
+from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -30,7 +31,6 @@ from dtrain.roles.collective.member_rounds import LeaderOrders, MemberRounds, no
 from dtrain.roles.collective.over_hosts import OverHosts
 from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
 from dtrain.steps.member import BEAT_S, RoundMember
-from dtrain.types import Array
 from dtrain.wire.one_host.members import MemberLinks
 
 PENDING = Outcome(Verdict.PENDING)
@@ -137,12 +137,11 @@ class MemberDriver(MemberRounds):
     def gradients(self, place: int) -> ReplicaMemory:
         return self._arena.gradients[place]
 
-    def give_rows(self, place: int, rows: Mapping[str, SparseRows]) -> None:
-        """Write the rows of a part's gradient, before `contribute`."""
-        self._arena.rows.put(place, rows)
-
-    def given(self, place: int) -> list[Array]:
-        return self._arena.given(place)
+    def give(self, place: int, rows: Mapping[str, SparseRows]) -> bool:
+        """Write the rows of a part's gradient, before `contribute`; return whether all of it is finite."""
+        if self._arena.rows.tables:
+            self._arena.rows.put(place, rows)
+        return not any_non_finite(self._arena.given(place))
 
     def _complete(self, deal: Deal, round_: int, examples: int, sums: Sums | None, finite: bool) -> None:
         """Note that a part is complete, whose values are those of a round; `examples` 0: it has none."""

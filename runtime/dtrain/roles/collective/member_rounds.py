@@ -319,10 +319,9 @@ class MemberRounds:
                 seat.rank for seat in self._known_members.values() if seat.host == host
             )
         offered = self._links.offered
-        numbers = self._links.numbers
-        for number, seat in self._member.members.items() if len(numbers) < len(self._member.members) else ():
-            if number in numbers or number in self._ended or number == self._member.number:
-                continue
+        members = self._member.members
+        for number in sorted(members.keys() - self._links.numbers - self._ended - {self._member.number}):
+            seat = members[number]
             if self.over_hosts is not None and self.over_hosts.is_elsewhere(seat):
                 continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):

@@ -15,7 +15,6 @@ from dtrain.exchange.calls import GivenCall
 from dtrain.exchange.machine import Exchange
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART
@@ -148,9 +147,7 @@ class StepCalls:
                     beside.ended = True
                     if not driver.is_void:
                         self._log.end(place, beside.examples)
-                        at = driver.place_in(place)
-                        driver.give_rows(at, beside.rows)
-                        finite = not beside.examples or not any_non_finite(driver.given(at))
+                        finite = not beside.examples or driver.give(driver.place_in(place), beside.rows)
                         driver.complete(place, beside.examples, beside.sums, finite)
                         self._ring()
                     break

@@ -15,7 +15,6 @@ from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
-from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.store import TwoSidedStore
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.contributions import Outcome
@@ -295,9 +294,7 @@ class ArenaReplica(TurnReplica):
         reporter.slow_down(self._begun_s)
         part = self._part  # not the driver's next one: others may have died meanwhile
         self._calls.finish(part % self._training.cut.parts, examples, self._memory_in)
-        if examples:
-            self._driver.give_rows(self._place, self.rows)
-        finite = not examples or not any_non_finite(self._driver.given(self._place))
+        finite = not examples or self._driver.give(self._place, self.rows)
         self.rows.clear()
         outcome = self._training.contribute(part, examples, sums, finite)
         reporter.progress(self._training.global_step, loss if examples else None, examples)
