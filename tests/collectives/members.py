@@ -85,6 +85,8 @@ class Ways:
 
     def bring(self, arena, generation, welcomed): ...
 
+    def warn(self, text): ...
+
     def end_members(self):
         self.listener.end_route("rounds ")
 

@@ -207,7 +207,7 @@ class MemberRounds:
         elif self.over_hosts is not None:
             if isinstance(message, CallMade):
                 self._heed()  # another member may have written what the leader has ordered
-            self.over_hosts.take(message)
+            self.over_hosts.take(number, message)
 
     def _note_end(self, number: int) -> None:
         self._ended.add(number)

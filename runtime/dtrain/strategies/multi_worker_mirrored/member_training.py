@@ -184,6 +184,7 @@ class Assembly(NamedTuple):
                 lambda seat: hosts.learn_at(seat.task, seat.address),
                 partial(hosts.bring, entry.arena, self._generation),
                 hosts.end_members,
+                hosts.warn,
             ),
         )
         book.publish = over.publish
