@@ -356,7 +356,7 @@ def chance_of(seed: int, first_step: int, parts: int, number: int) -> np.random.
 
 
 class StepMaker(NamedTuple):
-    """What the steps of one call of `fit` have in common.
+    """Maker of the steps of one call of `fit`, of what they have in common.
 
     Attributes:
         chance: makes the generator of a part by its number.
