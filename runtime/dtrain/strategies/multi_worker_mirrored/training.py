@@ -137,6 +137,10 @@ class ReplicaTraining(TurnTraining):
             self.wait_for_order()
         return outcome
 
+    def _await_others(self) -> None:
+        self.contribute(NO_PART, 0, None, True)
+        self._reporter.progress(self.global_step)
+
     # Waits for the leader
 
     def wait_for_order(self) -> None:
@@ -273,12 +277,8 @@ class ArenaReplica(TurnReplica):
         return self._places[place]
 
     def next_batch(self) -> int:
-        """Return the next part; NO_PART where others have computed all of a step, or this task leads now."""
         part = self._driver.next_part()
-        if part == NO_PART and not self._training.finished:
-            self._training.contribute(NO_PART, 0, None, True)
-            self._reporter.progress(self._training.global_step)
-        elif part != NO_PART:
+        if part != NO_PART:
             self._part, self._place = part, self._driver.place_of(part)
             self.gradients, self.updates = self._memory_of(self._place)
         return part
