@@ -244,11 +244,6 @@ class OverHosts:
             name = f"member {sender}" if seat is None else seat.task
             self._ways.warn(f"{name} is refused: {error}; do all tasks run the same version of dtrain?")
 
-    @property
-    def early_bytes(self) -> int:
-        """The size of the calls that are kept for later rounds."""
-        return sum(early.nbytes for early in self._early.values())
-
     def look(self) -> None:
         """Take the calls of this round; those of later ones are kept."""
         for sender, early in list(self._early.items()):

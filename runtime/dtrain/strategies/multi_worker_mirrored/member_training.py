@@ -65,7 +65,7 @@ def make_member_training(
     state.guard_by(driver)
     calls = StepCalls(entry.calls, driver, driver.notify, waits) if whole else NoStepCalls()
     about = driver, calls, book, state, section, reporter
-    training = ReplicaTraining(*about, name_of=waits.name_of, failure=failure, lead=lead, on_close=on_close)
+    training = ReplicaTraining(*about, failure=failure, lead=lead, on_close=on_close)
     training.replicas = [ArenaReplica(training, section, reporter)]
     return training
 

@@ -71,7 +71,6 @@ class ReplicaTraining(TurnTraining):
         section: MultiWorkerMirroredSection,
         reporter: Reporter,
         *,
-        name_of: Callable[[int], str],
         failure: Callable[[], DtrainError | None],
         lead: Callable[["ReplicaTraining"], None],
         on_close: Callable[["ReplicaTraining", BaseException | None], None],
@@ -90,7 +89,6 @@ class ReplicaTraining(TurnTraining):
         self.cut = state.dealer.cut
         self.first_step = state.begun.lineage.first_step
         self._reporter = reporter
-        self._name_of = name_of
         self._failure = failure
         self._lead = lead
         self._on_close = on_close
