@@ -221,11 +221,12 @@ class RoundParts:
         """
         machine, rules = self._machine, self._rules
         found: set[int] = set()
-        free = self._free_places()
+        free: dict[int, list[int]] = {}
         for number in self._members if numbers is None else numbers:
             seat, due = self._seats[number], self.due.setdefault(number, {})
             trains = seat.rank not in rules.idle
             while trains and not self.passes_over and (self.whole or all(due.values())):
+                free = free or self._free_places()
                 places = free.get(number) or free[ANYBODY]
                 part = machine.next_part(seat.rank) if places else NO_PART
                 if part == NO_PART:
