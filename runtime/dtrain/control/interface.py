@@ -16,8 +16,8 @@ Caller = Hashable
 """A connection, as a machine knows it: something to answer to."""
 
 
-class Turn(TypedDict, total=False):
-    """What a replica is told of its next part, in the fields of `Reply` and `Values`; another server than the
+class NextTurn(TypedDict, total=False):
+    """The next part of a replica, as it is told of it, in the fields of `Reply` and `Values`; another server than the
     control host's says nothing of it.
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
 from dtrain.config.choices import TooFew
-from dtrain.control.interface import Action, Caller, Decide, Send, Turn
+from dtrain.control.interface import Action, Caller, Decide, NextTurn, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, NextVersion
@@ -95,12 +95,12 @@ class SyncSteps(StepMachine):
         part = self.next_part(rank)
         return part != NO_PART, part
 
-    def next_turn(self, rank: int) -> Turn:
+    def next_turn(self, rank: int) -> NextTurn:
         """Deal to a replica what it may push next."""
         ticket, part = self.permit(rank)
-        return Turn(ticket=ticket, part=part, tally=self.told_to(rank), speeds=self.speeds)
+        return NextTurn(ticket=ticket, part=part, tally=self.told_to(rank), speeds=self.speeds)
 
-    def refused(self, rank: int, part: int) -> Turn:
+    def refused(self, rank: int, part: int) -> NextTurn:
         """Note a gradient that is not finite; return what the replica may push next."""
         self.refuse(rank, part)
         return self.next_turn(rank)

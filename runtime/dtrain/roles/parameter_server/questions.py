@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TaskId
-from dtrain.control.interface import Caller, Note, Send, Turn
+from dtrain.control.interface import Caller, NextTurn, Note, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.errors import InputError
 from dtrain.messages import (
@@ -303,7 +303,7 @@ class Questions:
             return Send(request.caller, NotReady(reason="training goes on"))
         if rank is None and held.awaits_others and not late:
             return None
-        turn: Turn = {"ticket": False} if rank is None or finished else held.next_turn(rank)
+        turn: NextTurn = {"ticket": False} if rank is None or finished else held.next_turn(rank)
         leads = request.task == self._roster.leader
         held_back = held.held_back and leads
         if rank is not None and not (turn.get("ticket", True) or finished or held_back or late):

@@ -7,7 +7,7 @@ import msgspec
 from dtrain.cluster import Role
 from dtrain.config import AsyncSection, ServerSection
 from dtrain.control.async_steps import AsyncSteps
-from dtrain.control.interface import Turn
+from dtrain.control.interface import NextTurn
 from dtrain.control.machine import ControlPlane
 from dtrain.control.roster import Steps
 from dtrain.control.sync_steps import SyncSteps
@@ -213,13 +213,13 @@ class TermState(msgspec.Struct, kw_only=True):
             )
         return blocks
 
-    def next_turn(self, rank: int) -> Turn:
+    def next_turn(self, rank: int) -> NextTurn:
         return {} if self.steps is None else self.steps.next_turn(rank)
 
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         steps = self.steps
-        turn: Turn = {} if steps is None else steps.refused(rank, message.part)
+        turn: NextTurn = {} if steps is None else steps.refused(rank, message.part)
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         if self.halved:
             reason += "; other servers may have its batch, so all go back to the newest checkpoint"

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dtrain.config import AsyncSection, SyncSection
 from dtrain.config.choices import Merge, StaleGradients, Weighting
 from dtrain.control.async_steps import AsyncSteps
-from dtrain.control.interface import Action, Caller, Report, Send, Turn
+from dtrain.control.interface import Action, Caller, NextTurn, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
 from dtrain.parameters.means import merged_by_direction
@@ -290,7 +290,7 @@ class SyncRule:
 
     # Answers
 
-    def _turn(self, rank: int) -> Turn:
+    def _turn(self, rank: int) -> NextTurn:
         return {} if self._steps is None else self._steps.next_turn(rank)
 
     def shown_to(self, rank: int, whole: bool = False) -> Blocks:
@@ -358,7 +358,7 @@ class AsyncRule:
             assert steps is not None
             verdict, staleness = steps.without_ticket(rank, push.part), 0
         self._seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
-        turn: Turn = {}
+        turn: NextTurn = {}
         if steps is not None:
             steps.judged(rank, push, verdict, new=self.version > version, admitted=admitted)
             turn = steps.next_turn(rank)
