@@ -17,8 +17,8 @@ Caller = Hashable
 
 
 class NextTurn(TypedDict, total=False):
-    """The next part of a replica, as it is told of it, in the fields of `Reply` and `Values`; another server than the
-    control host's says nothing of it.
+    """The next part of a replica, in the fields of `Reply` and `Values`; another server than the control
+    host's says nothing of it.
     """
 
     ticket: bool
