@@ -8,6 +8,7 @@ import pytest
 from clusters.watching import report_of, saved_steps, step_of, succeeded, tasks_of
 
 TOLD = str(Path(__file__).parent / "told_line.py")
+LATE = str(Path(__file__).parent / "late_leader.py")
 STEPS = 24
 
 
@@ -85,3 +86,12 @@ def test_when_the_leader_dies_while_the_next_one_is_stopped_another_one_leads(wi
     states = {task: each["state"] for task, each in tasks_of(report_of(launch.run_dir)).items()}
     assert (states["chief:0"], states["worker:1"], states["worker:2"]) == ("failed", "succeeded", "succeeded")
     assert step_of(launch, "worker:0") < STEPS
+
+
+def test_a_leader_whose_part_comes_too_late_for_the_last_step_of_an_epoch_ends_the_epoch(launcher):
+    launch = launcher.start(
+        *("--strategy", "multi_worker_mirrored", "--no-evaluator", "--workers", "3", "--backup-workers", "1"),
+        *("--timeout", "60", LATE),
+    )
+    assert launch.end() == 0, launch.err
+    assert "epochs 3" in launch.log("chief:0")

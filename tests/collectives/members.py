@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import msgspec
-from collectives.scene import Scene, judge, tear
+from collectives.scene import STEPS_PER_EPOCH, Scene, judge, tear
 
 from dtrain.config import MultiWorkerMirroredSection
 from dtrain.learning import optimizers
@@ -85,23 +85,19 @@ class Ways:
 
     def bring(self, arena, generation, welcomed): ...
 
+    def warn(self, text): ...
+
     def end_members(self):
         self.listener.end_route("rounds ")
 
 
 class State:
-    """What a call of `fit` keeps: the version, the sums of epochs, and those of each step."""
+    """What a call of `fit` keeps: the version, and the rows of epochs."""
 
     def __init__(self, store):
         self.store, self.weights = store, store.variables
         self.global_step = 0
-        self.tally = Tally(0, 2)
-        self.steps = []
-
-    def count(self, sums):
-        self.steps.append(list(sums))
-        for each in sums:
-            self.tally.add(self.global_step, each)
+        self.tally = Tally(0, STEPS_PER_EPOCH)
 
 
 def start(scene, hosts, deaths=None):
@@ -218,17 +214,17 @@ def take_part(scene, hosts, rank, here, sockets, meeting, death):
 
         links.send = dying
         tear(store, may_die)
-    seen = scene.train(driver, may_die, StepCalls(log, driver, driver.notify, waits), state.steps)
+    seen = scene.train(driver, may_die, StepCalls(log, driver, driver.notify, waits))
     if ways is not None:
         ways.listener.stop()
     return seen
 
 
-def train(scene, driver, passes, steps, compute):
+def train(scene, driver, passes, compute):
     """Train to the end of a scene; return what was seen, by step: (version, sums, verdict, members).
 
     `passes` is called at each point where a process may be killed, with the memory that may be half written
-    then; `compute` does a part, and `steps` has the sums of each step that was made.
+    then; `compute` does a part. The leader sees the sums of all steps so far, by epoch; others None.
     """
     seen, orders = [], dict(scene.orders)
     while not driver.finished:
@@ -239,12 +235,11 @@ def train(scene, driver, passes, steps, compute):
         told = (0, None, True)
         if part != NO_PART:
             told = compute(part, driver.place_of(part))
-        known, members = len(steps), tuple(sorted(driver.members))
+        members = tuple(sorted(driver.members))
         outcome = driver.contribute(part, *told)
         if outcome.verdict is not Verdict.PENDING:
-            seen.append(
-                (driver.version, [sums for each in steps[known:] for sums in each], outcome.verdict, members)
-            )
+            sums = driver.tally if driver.leads else None
+            seen.append((driver.version, sums, outcome.verdict, members))
     driver.close()
     return seen
 

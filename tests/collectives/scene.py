@@ -13,10 +13,12 @@ from dtrain.messages import Sums
 from dtrain.parameters.placement import plan
 from dtrain.parameters.store import Change
 from dtrain.parameters.updater import BLOCK_ELEMENTS
+from dtrain.protocol.tally import Tally
 from dtrain.roles.collective.arena import ArenaShape
 from dtrain.roles.collective.rules import Rules
 from dtrain.variables import VariableSpec
 
+STEPS_PER_EPOCH = 2
 VARIABLES = (
     VariableSpec("kernel", (300, 500), "float32", trainable=True),
     VariableSpec("bias", (777,), "float32", trainable=True),
@@ -90,7 +92,7 @@ class Scene:
         """Write the first values into memory that replicas share."""
         arena.store(self.shape.optimizer).fill(self.initial())
 
-    def train(self, driver, passes, calls, steps):
+    def train(self, driver, passes, calls):
         """Train to the end, as one member; see `members.train`. No part makes a call."""
         from collectives.members import train
 
@@ -100,12 +102,12 @@ class Scene:
             gradients, rows = driver.gradients(place).variables, {}
             told = self.compute(number, slot, driver.store.variables, gradients, rows)
             passes("in gradient", gradients)
-            driver.give_rows(place, rows)
+            driver.give(place, rows)
             if rows:
-                passes("in gradient", dict(enumerate(driver.given(place))))
+                passes("in gradient", dict(enumerate(driver._arena.given(place))))
             return told
 
-        return train(self, driver, passes, steps, compute)
+        return train(self, driver, passes, compute)
 
     def listed(self, number, part, table, values):
         """Return the rows of a table's gradient, of which some ids come several times, or none at all."""
@@ -160,11 +162,12 @@ def tear(store, passes):
 
 
 def twin(scene):
-    """Return the variables after the same rounds on one server, the version, and the sums of each step."""
+    """Return the variables after the same rounds on one server, the version, and the sums at each version."""
     served = Served(scene)
     store = served.store
     version = 0
-    sums = []
+    tally = Tally(0, STEPS_PER_EPOCH)
+    sums = [tally.open()]
     orders = dict(scene.orders)
     for number in range(1000):
         if version in orders:
@@ -180,8 +183,10 @@ def twin(scene):
         trainable = [group.trainable for group in store.groups]
         blocks = [each[0] for each in counted]
         store.apply(mean(blocks, trainable, len(counted) + empty, weights, store.values), version)
+        for each in counted:
+            tally.add(version, each[2])
         version += 1
-        sums.append([each[2] for each in counted])
+        sums.append(tally.open())
     return served, version, sums
 
 
@@ -201,7 +206,8 @@ def judge(scene, arena, seen):
     served, version, sums = twin(scene)
     for rank, told in seen.items():
         assert not isinstance(told, str), f"rank {rank}: {told}"
-        assert [each[1] for each in told if each[1]] == sums, f"sums of rank {rank}"
+        assert [each for each in told if each[1] is not None and each[1] != sums[each[0]]] == [], rank
         assert told[-1][0] == version
     written = sum(bool(set(order) - {"optimizer"}) for order in scene.orders.values())
+    assert arena.tally(version + written) == sums[version], "sums that the next leader finds"
     served.hold_against(arena, version + written)  # values that were assigned lie on the next side

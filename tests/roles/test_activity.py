@@ -1,8 +1,7 @@
 """What a replica reports of its own work."""
 
 from dtrain.messages import Verdict
-from dtrain.runs.ledger import COMPUTE
-from dtrain.runs.self_report import Activity
+from dtrain.runs.ledger import COMPUTE, Activity
 
 
 def test_a_callback_of_any_length_is_work_and_ends_as_such():

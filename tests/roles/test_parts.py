@@ -223,7 +223,9 @@ def test_with_fewer_parts_than_replicas_everyone_takes_turns():
     computed = []
     for version in range(5):
         hand.parts = {
-            task: hand.dealt(task) for task in tasks if hand.servers[0].held.permit(tasks.index(task))[0]
+            task: hand.dealt(task)
+            for task in tasks
+            if hand.servers[0].held.steps.permit(tasks.index(task))[0]
         }
         owing = sorted(hand.servers[0].held.steps.awaited()[0])
         assert [tasks[rank] for rank in owing] == sorted(hand.parts, key=tasks.index)

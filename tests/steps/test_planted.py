@@ -21,7 +21,7 @@ from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
 from dtrain.steps.leader import RoundLeader
 from dtrain.steps.member import HostMemory, RoundMember
-from dtrain.steps.round_parts import NOBODY, RoundParts, RoundRules
+from dtrain.steps.round_parts import RoundParts, RoundRules
 
 FROM = {
     "counts_the_gone_as_agreed": 210,
@@ -186,11 +186,15 @@ def makes_a_carried_round_of_other_parts(patch):
 def gives_away_what_is_still_written(patch):
     """A member that computes a part which is no longer due shares its place with another one."""
 
-    def places(self):
-        used = {deal.place: NOBODY for due in self.due.values() for deal in due}
-        return used | {done.place: NOBODY for done in self.complete.values()}
+    before = RoundParts._free_places
 
-    patch.setattr(RoundParts, "_places_by_member", places)
+    def places(self):
+        dropped, self.dropped = self.dropped, {}
+        free = before(self)
+        self.dropped = dropped
+        return free
+
+    patch.setattr(RoundParts, "_free_places", places)
 
 
 PLANTED = [

@@ -125,7 +125,7 @@ class Process:
         self.version, self.live = known.version, -1
         self.ordered = None
         self.member = RoundMember(seat.number, known, net.rules, net.lease_s, net.now, **begin)
-        self.member.find_carrying(lambda round_: memory.note[1] if memory.note[0] == round_ else None)
+        self.member.carrying = lambda round_: memory.note[1] if memory.note[0] == round_ else None
         if net.rules.passes_silent:
             about = partial(memory.take_lead, self), lambda: memory.standing, partial(memory.write, self)
             self.member.share(HostMemory(*about))

@@ -57,7 +57,7 @@ class Calling(Scene):
             results = dict.fromkeys(asked, _added_up(list(asked.values())))
         return told[part]
 
-    def train(self, driver, passes, calls, steps):
+    def train(self, driver, passes, calls):
         """As `Scene.train`, with the calls of each part."""
         views = driver.store.variables
 
@@ -99,7 +99,7 @@ class Calling(Scene):
             calls.finish(slot, told[0], places)
             return told
 
-        seen = train(self, driver, passes, steps, compute)
+        seen = train(self, driver, passes, compute)
         calls.close()
         return seen
 

@@ -1,6 +1,6 @@
 """How long a step takes and how much of it is computing: measured by the ends of steps."""
 
-from dtrain.runs.self_report import WINDOW_S, OwnPace
+from dtrain.runs.reporting import WINDOW_S, OwnPace
 
 
 def test_a_step_is_measured_from_end_to_end_without_the_rests_of_a_task_made_slow():

@@ -13,7 +13,7 @@ from dtrain.learning.losses import MeanSquaredError
 from dtrain.learning.optimizers import SGD, serialize
 from dtrain.messages import Sums, Verdict
 from dtrain.protocol.contributions import Outcome
-from dtrain.runs.self_report import Activity
+from dtrain.runs.ledger import Activity
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.interface import TurnTraining
 from dtrain.training.batches import Batches

@@ -8,7 +8,7 @@ It joins the tickets (docs/design/protocol.md#asynchronous-updates), the dealer 
 from collections.abc import Callable, Collection, Hashable, Set
 from dataclasses import dataclass, field
 
-from dtrain.control.interface import Action
+from dtrain.control.interface import Action, NextTurn
 from dtrain.messages import Push, Refusal, RefusalKind, Verdict
 from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -91,13 +91,11 @@ class AsyncSteps:
         """Return the sums of the epochs that have not ended, to the leader alone."""
         return self.tally.open() if rank == self.gate.leader else ()
 
-    @property
-    def speeds(self) -> tuple[int, ...]:
-        return ()
-
-    def repairs_next(self, rank: int) -> bool:
-        """Return whether the part that a replica is to push next makes no step."""
-        return self.repairs is not None and rank in self.repairs.given
+    def next_turn(self, rank: int) -> NextTurn:
+        """Deal to a replica what it may push next, and say whether that makes no step."""
+        ticket, part = self.permit(rank)
+        repairs = self.repairs is not None and rank in self.repairs.given
+        return NextTurn(ticket=ticket, part=part, tally=self.told_to(rank), repairs=repairs)
 
     # What the leader changes
 
@@ -192,7 +190,7 @@ class AsyncSteps:
         repairs = () if self.repairs is None else (*self.repairs.due, *self.repairs.given.values())
         return (*self.dealer.due, *repairs)
 
-    def refused(self, rank: int, part: int) -> tuple[bool, int]:
+    def refused(self, rank: int, part: int) -> NextTurn:
         """Take the ticket back; the replica may ask for another one behind those that wait."""
         if self.admits(rank, part):
             self.gate.settle(rank, accepted=False)
@@ -204,7 +202,7 @@ class AsyncSteps:
         if self.repairs is not None and self.repairs.given.get(rank) == part:
             self._try_again(part)
             self.repairs.give_back(rank)
-        return False, NO_PART
+        return NextTurn(ticket=False, tally=self.told_to(rank))
 
     def _try_again(self, part: int) -> None:
         """Note that a batch that some servers may have was refused by all that lack it."""

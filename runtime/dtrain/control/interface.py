@@ -1,7 +1,7 @@
 """The actions that the machines of the control plane ask of their drivers."""
 
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import numpy as np
@@ -10,9 +10,22 @@ from dtrain.cluster import TaskId
 from dtrain.messages import AnyMessage, Commit, Release
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.runs.events import AnyEvent
+from dtrain.state.fit_state import Open
 
 Caller = Hashable
 """A connection, as a machine knows it: something to answer to."""
+
+
+class NextTurn(TypedDict, total=False):
+    """The next part of a replica, in the fields of `Reply` and `Values`; another server than the control
+    host's says nothing of it.
+    """
+
+    ticket: bool
+    part: int
+    tally: Open
+    repairs: bool
+    speeds: tuple[int, ...]
 
 
 class Send(msgspec.Struct, frozen=True):

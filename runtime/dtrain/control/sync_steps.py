@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from dtrain.config import SyncSection
 from dtrain.config.choices import TooFew
-from dtrain.control.interface import Action, Caller, Decide, Send
+from dtrain.control.interface import Action, Caller, Decide, NextTurn, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, NextVersion
@@ -71,9 +71,6 @@ class SyncSteps(StepMachine):
         """Return the sums of the epochs that have not ended, to the leader alone."""
         return self.tally.open() if rank == self.leader else ()
 
-    def repairs_next(self, rank: int) -> bool:
-        return False
-
     def confirm(self, rank: int, sequence: int) -> None: ...
 
     # What the leader changes
@@ -98,10 +95,15 @@ class SyncSteps(StepMachine):
         part = self.next_part(rank)
         return part != NO_PART, part
 
-    def refused(self, rank: int, part: int, *, empty: bool = False) -> tuple[bool, int]:
-        """Note a gradient that is not finite; return what the replica may push next, as `permit`."""
+    def next_turn(self, rank: int) -> NextTurn:
+        """Deal to a replica what it may push next."""
+        ticket, part = self.permit(rank)
+        return NextTurn(ticket=ticket, part=part, tally=self.told_to(rank), speeds=self.speeds)
+
+    def refused(self, rank: int, part: int) -> NextTurn:
+        """Note a gradient that is not finite; return what the replica may push next."""
         self.refuse(rank, part)
-        return self.permit(rank)
+        return self.next_turn(rank)
 
     @property
     def speeds(self) -> tuple[int, ...]:

@@ -81,6 +81,11 @@ class RoundMade(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=
     def void(self) -> bool:
         return not self.parts
 
+    def without_sums(self) -> "RoundMade":
+        """Return it as all are told of it: who has reduced it has written its sums into the memory."""
+        parts = tuple(msgspec.structs.replace(done, sums=None) for done in self.parts)
+        return msgspec.structs.replace(self, parts=parts)
+
 
 class ReduceAttempt(msgspec.Struct, frozen=True, array_like=True, gc=False, kw_only=True):
     """An attempt at the sum of a round.

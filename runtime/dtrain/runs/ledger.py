@@ -9,22 +9,30 @@
    processes had given that are dead by now: these seconds are rolled back.
 
 A `Timesheet` is what one replica writes, in memory that outlives its process: a kill loses nothing of it. It
-has numbers of 8 bytes, and behind them a text: the seconds of waiting by whom, as JSON.
+has numbers of 8 bytes, and behind them a text: the seconds of waiting by whom, as JSON. The `Activity` of its
+task has those of all its replicas.
 """
 
 import contextlib
 import json
 import math
+import threading
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from functools import wraps
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from dtrain.messages import Verdict
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Cause(StrEnum):
@@ -222,6 +230,87 @@ class Timesheet:
         place = _MARKS.first + 3 * marks
         numbers[place], numbers[place + 1], numbers[place + 2] = at_s, version, numbers[GOOD]
         numbers[_MARKS_COUNT] = marks + 1
+
+
+class Activity:
+    """The account of one task, written by the thread that trains. Others wait for the task at every step: it
+    works if it has read, computed or evaluated a batch not long ago, or if a callback is running, which may
+    take any time.
+
+    Attributes:
+        input_s: for how long it has waited for the batches that were read so far.
+        reading_since_s: since when it waits for the one that is read now; None: it does not.
+        sheets: the timesheets of its replicas.
+    """
+
+    def __init__(self) -> None:
+        self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic, Cause.LATE)]
+        self._here: dict[int, Timesheet] = {}
+        self._beat_s = time.monotonic()
+        self.busy_with: str | None = None
+        self.input_s = 0.0
+        self.reading_since_s: float | None = None
+
+    def waited_s(self, now_s: float) -> float:
+        since_s = self.reading_since_s
+        return self.input_s + (max(0.0, now_s - since_s) if since_s is not None else 0.0)
+
+    def beat(self) -> None:
+        self._beat_s = time.monotonic()
+
+    @property
+    def at_s(self) -> float:
+        """When it last dealt with a batch, by the machine's monotonic clock."""
+        return max(self._beat_s, *(sheet.dealt_s for sheet in self.sheets))
+
+    def after(self, call: Callable[P, R]) -> Callable[P, R]:
+        @wraps(call)
+        def recorded(*arguments: P.args, **named: P.kwargs) -> R:
+            result = call(*arguments, **named)
+            self.beat()
+            return result
+
+        return recorded
+
+    @property
+    def sheet(self) -> Timesheet:
+        """The timesheet of the replica that this thread computes."""
+        return self._here.get(threading.get_ident(), self.sheets[0]) if self._here else self.sheets[0]
+
+    def computes(self, replica: int) -> None:
+        """Note which of the task's replicas this thread computes."""
+        if len(self.sheets) > 1:
+            self._here[threading.get_ident()] = self.sheets[replica % len(self.sheets)]
+
+    def reading(self, read: Callable[P, R]) -> Callable[P, R]:
+        @wraps(read)
+        def timed(*arguments: P.args, **named: P.kwargs) -> R:
+            sheet = self.sheet
+            begun_s = self.reading_since_s = time.monotonic()
+            before = sheet.to(INPUT, begun_s)
+            try:
+                return read(*arguments, **named)
+            finally:
+                self._beat_s = now_s = time.monotonic()
+                self.input_s += now_s - begun_s
+                self.reading_since_s = None
+                sheet.to(COMPUTE if before == OTHER else before, now_s)
+
+        return timed
+
+    @contextmanager
+    def busy(self, what: str) -> Iterator[None]:
+        before = self.busy_with
+        self.busy_with = what
+        try:
+            yield
+        finally:
+            self.busy_with = before
+            self.beat()
+
+
+NO_ACTIVITY = Activity()
+"""That of a process whose activity no other task asks for."""
 
 
 class Sheet(msgspec.Struct, frozen=True):

@@ -14,7 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -29,16 +30,13 @@ from dtrain.process.life_line import started_s
 from dtrain.process.plain_text import plain
 from dtrain.runs import notices
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
-from dtrain.runs.ledger import SHEET_BYTES, Cause, Timesheet
+from dtrain.runs.ledger import SHEET_BYTES, Activity, Cause, Timesheet
 from dtrain.runs.self_report import (
     STALE_S,
-    Activity,
     Announcements,
     CertificateLife,
-    OwnPace,
     OwnUsage,
     Unreached,
-    WaitedFor,
     exposure,
     introduction,
     time_text,
@@ -52,6 +50,71 @@ class Account:
     def waiting(self, for_whom: object) -> None: ...
 
     def progress(self, step: int) -> None: ...
+
+
+WINDOW_S = 1.0
+
+
+class WaitedFor:
+    """The seconds for which a task has waited, by whom. A server waits for others itself: who they were at
+    samples, taken while this task waited, says how its waits for the server are shared out.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._samples: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=1000))
+
+    def add(self, whom: str, for_s: float) -> None:
+        """Add a wait for whom its text names: ``worker:1, worker:2, gradient of step 7``."""
+        names = [each for each in whom.split(", ") if each.partition(":")[2].isdigit()]
+        for name in names:
+            self._seconds[name] += for_s / len(names)
+
+    def sample(self, server: str, others: Sequence[str]) -> None:
+        names = [each for each in others if ":" in each]  # else "3 more"
+        self._samples[server].extend(names or [server])
+
+    def by_name(self) -> dict[str, float]:
+        found: defaultdict[str, float] = defaultdict(float)
+        for whom, for_s in list(self._seconds.items()):
+            names = list(self._samples.get(whom) or [whom])
+            for name in names:
+                found[name] += for_s / len(names)
+        return found
+
+
+class OwnPace:
+    """The account of one task, written by the threads that train.
+
+    Attributes:
+        computing_s: the mean CPU time of a computation in the last window; None: there was no window yet.
+    """
+
+    def __init__(self) -> None:
+        self.computing_s: float | None = None
+        self.step_s: float | None = None
+        self._begin(None)
+
+    def _begin(self, now_s: float | None) -> None:
+        self._begun_s = now_s
+        self._steps = self._computations = 0
+        self._computed_s = self._rested_s = 0.0
+
+    def computed(self, used_s: float, rested_s: float) -> None:
+        self._computations += 1
+        self._computed_s += used_s
+        self._rested_s += rested_s
+
+    def stepped(self, now_s: float) -> None:
+        """Add a step that ends now. A window lasts from the end of a step to that of another."""
+        self._steps += 1
+        if self._begun_s is None:
+            self._begin(now_s)
+        elif now_s - self._begun_s >= WINDOW_S and self._computations:
+            self.computing_s = self._computed_s / self._computations
+            rest_s = self._rested_s / self._computations
+            self.step_s = (now_s - self._begun_s) / self._steps - rest_s
+            self._begin(now_s)
 
 
 INTERVAL_S = 0.5

@@ -1,22 +1,15 @@
-"""The parts of a task's report on itself: activity, pace, usage, its certificate, and lines by hand.
+"""The parts of a task's report on itself: usage, its certificate, and lines by hand.
 
 This module decides on the lines and their times; `reporting` prints them.
-
-Others wait for it at every step. It works if it has read, computed or evaluated a batch not long ago, or if
-a callback is running, which may take any time.
 """
 
 import contextlib
 import math
 import os
-import threading
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,7 +17,6 @@ from dtrain.cluster import Role, TaskId
 from dtrain.cluster.hosts import is_loopback
 from dtrain.cluster.spec import tasks_text
 from dtrain.process.assignment import TaskAssignment
-from dtrain.runs.ledger import COMPUTE, INPUT, OTHER, SHEET_BYTES, Cause, Timesheet
 
 FIRST_S = 1.0
 """Age of a wait when it is first announced."""
@@ -141,154 +133,6 @@ def exposure(assignment: TaskAssignment, *, encrypted: bool) -> str | None:
         else (reaching, "may read and change the model")
     )
     return f"warning: without a secret every {whom} {may}"
-
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class Activity:
-    """The account of one task, written by the thread that trains.
-
-    Attributes:
-        input_s: for how long it has waited for the batches that were read so far.
-        reading_since_s: since when it waits for the one that is read now; None: it does not.
-        sheets: the timesheets of its replicas.
-    """
-
-    def __init__(self) -> None:
-        self.sheets = [Timesheet(bytearray(SHEET_BYTES), time.monotonic, Cause.LATE)]
-        self._here: dict[int, Timesheet] = {}
-        self._beat_s = time.monotonic()
-        self.busy_with: str | None = None
-        self.input_s = 0.0
-        self.reading_since_s: float | None = None
-
-    def waited_s(self, now_s: float) -> float:
-        since_s = self.reading_since_s
-        return self.input_s + (max(0.0, now_s - since_s) if since_s is not None else 0.0)
-
-    def beat(self) -> None:
-        self._beat_s = time.monotonic()
-
-    @property
-    def at_s(self) -> float:
-        """When it last dealt with a batch, by the machine's monotonic clock."""
-        return max(self._beat_s, *(sheet.dealt_s for sheet in self.sheets))
-
-    def after(self, call: Callable[P, R]) -> Callable[P, R]:
-        @wraps(call)
-        def recorded(*arguments: P.args, **named: P.kwargs) -> R:
-            result = call(*arguments, **named)
-            self.beat()
-            return result
-
-        return recorded
-
-    @property
-    def sheet(self) -> Timesheet:
-        """The timesheet of the replica that this thread computes."""
-        return self._here.get(threading.get_ident(), self.sheets[0]) if self._here else self.sheets[0]
-
-    def computes(self, replica: int) -> None:
-        """Note which of the task's replicas this thread computes."""
-        if len(self.sheets) > 1:
-            self._here[threading.get_ident()] = self.sheets[replica % len(self.sheets)]
-
-    def reading(self, read: Callable[P, R]) -> Callable[P, R]:
-        @wraps(read)
-        def timed(*arguments: P.args, **named: P.kwargs) -> R:
-            sheet = self.sheet
-            begun_s = self.reading_since_s = time.monotonic()
-            before = sheet.to(INPUT, begun_s)
-            try:
-                return read(*arguments, **named)
-            finally:
-                self._beat_s = now_s = time.monotonic()
-                self.input_s += now_s - begun_s
-                self.reading_since_s = None
-                sheet.to(COMPUTE if before == OTHER else before, now_s)
-
-        return timed
-
-    @contextmanager
-    def busy(self, what: str) -> Iterator[None]:
-        before = self.busy_with
-        self.busy_with = what
-        try:
-            yield
-        finally:
-            self.busy_with = before
-            self.beat()
-
-
-NO_ACTIVITY = Activity()
-"""That of a process whose activity no other task asks for."""
-
-
-WINDOW_S = 1.0
-
-
-class WaitedFor:
-    """The seconds for which a task has waited, by whom. A server waits for others itself: who they were at
-    samples, taken while this task waited, says how its waits for the server are shared out.
-    """
-
-    def __init__(self) -> None:
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._samples: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=1000))
-
-    def add(self, whom: str, for_s: float) -> None:
-        """Add a wait for whom its text names: ``worker:1, worker:2, gradient of step 7``."""
-        names = [each for each in whom.split(", ") if each.partition(":")[2].isdigit()]
-        for name in names:
-            self._seconds[name] += for_s / len(names)
-
-    def sample(self, server: str, others: Sequence[str]) -> None:
-        names = [each for each in others if ":" in each]  # else "3 more"
-        self._samples[server].extend(names or [server])
-
-    def by_name(self) -> dict[str, float]:
-        found: defaultdict[str, float] = defaultdict(float)
-        for whom, for_s in list(self._seconds.items()):
-            names = list(self._samples.get(whom) or [whom])
-            for name in names:
-                found[name] += for_s / len(names)
-        return found
-
-
-class OwnPace:
-    """The account of one task, written by the threads that train.
-
-    Attributes:
-        computing_s: the mean CPU time of a computation in the last window; None: there was no window yet.
-    """
-
-    def __init__(self) -> None:
-        self.computing_s: float | None = None
-        self.step_s: float | None = None
-        self._begin(None)
-
-    def _begin(self, now_s: float | None) -> None:
-        self._begun_s = now_s
-        self._steps = self._computations = 0
-        self._computed_s = self._rested_s = 0.0
-
-    def computed(self, used_s: float, rested_s: float) -> None:
-        self._computations += 1
-        self._computed_s += used_s
-        self._rested_s += rested_s
-
-    def stepped(self, now_s: float) -> None:
-        """Add a step that ends now. A window lasts from the end of a step to that of another."""
-        self._steps += 1
-        if self._begun_s is None:
-            self._begin(now_s)
-        elif now_s - self._begun_s >= WINDOW_S and self._computations:
-            self.computing_s = self._computed_s / self._computations
-            rest_s = self._rested_s / self._computations
-            self.step_s = (now_s - self._begun_s) / self._steps - rest_s
-            self._begin(now_s)
 
 
 EVERY_S = 5.0

@@ -26,6 +26,7 @@ from dtrain.messages.rounds import (
     RoundMade,
     Told,
 )
+from dtrain.state.batch_cut import Dealt
 
 _TERM_MEMBERS = 1 << 20
 _TERM_ATTEMPTS = 1 << 20
@@ -176,6 +177,11 @@ class Follower:
     def known(self) -> Known:
         """Return all that the next leader needs of this member beyond its own work."""
         return msgspec.structs.replace(self._known, carrying=self.carrying(self.round))
+
+    @property
+    def dealt(self) -> Dealt:
+        """The state of the dealer as this round began."""
+        return self._known.dealt
 
     def told_by(self, standing: HostStanding) -> Told:
         """Return what the leader would have told this member, by what it has written of the round."""

@@ -564,7 +564,7 @@ class RoundLeader:
         if writes := bool(made.parts or made.values):
             self._tried = False  # else who has a lane of an attempt may still write to the side that is next
         self._side += writes
-        self._made, self._attempt, self._carrying = made, None, None
+        self._made, self._attempt, self._carrying = made.without_sums(), None, None
         self._failures, self._late = {}, ()
         self._let_in()
         self._parts.go_on(made, self._members)

@@ -15,8 +15,6 @@ from typing import NamedTuple
 import msgspec
 
 from dtrain.messages.rounds import (
-    CompletePart,
-    Deal,
     HostStanding,
     Known,
     MemberReport,
@@ -64,8 +62,8 @@ class HostMemory(NamedTuple):
     write: Callable[[HostStanding], None]
 
 
-class RoundMember:
-    """One member of a call of `fit`.
+class RoundMember(Follower):
+    """One member of a call of `fit`: it follows, and says more where it leads.
 
     Attributes:
         leader: the number of the member that it takes for the leader.
@@ -89,12 +87,11 @@ class RoundMember:
         Args:
             lease_s: the time without a message after which a member is silent; infinite on one host.
         """
-        self.number = number
-        self._follower = Follower(number, known, round_=round_, term=term, membership=membership)
+        super().__init__(number, known, round_=round_, term=term, membership=membership)
         self._rules = rules
         self._lease_s = lease_s
         self._has_leases = math.isfinite(lease_s)
-        self._seats = dict(self._follower.members)
+        self._seats = dict(self.members)
         first = min(self._seats.values(), key=lambda seat: seat.rank).number
         self.leader = leader_of(term) if term else first
         self.left_behind = False
@@ -107,11 +104,11 @@ class RoundMember:
         self._again_s: dict[int, float] = {}
         self._sent: dict[int, tuple[AnyRoundMessage, float]] = {}
         self._strangers: set[int] = set()
-        self._asked: dict[int, int] = {}
+        self._asked_in: dict[int, int] = {}
         self._heard_itself: tuple[int, MemberReport | None] = 0, None
         self._actions: list[Action] = []
         self._host: HostMemory | None = None
-        self._written: HostStanding | None = None
+        self._standing: HostStanding | None = None
         if self.number == self.leader:
             self._lead(now)
 
@@ -121,19 +118,6 @@ class RoundMember:
         self._contact_s = dict(self._heard_s)
 
     # How it stands
-
-    @property
-    def round(self) -> int:
-        return self._follower.round
-
-    @property
-    def term(self) -> int:
-        """The term of the leader that it follows."""
-        return self._follower.term
-
-    @property
-    def members(self) -> Mapping[int, MemberSeat]:
-        return self._follower.members
 
     @property
     def seats(self) -> Mapping[int, MemberSeat]:
@@ -148,7 +132,7 @@ class RoundMember:
 
     def is_begun(self, number: int) -> bool:
         """Return whether a member has begun, as far as this one has heard."""
-        return number not in self._follower.new
+        return number not in self.new
 
     @property
     def probed(self) -> Collection[int]:
@@ -166,7 +150,7 @@ class RoundMember:
     @property
     def awaited(self) -> list[str]:
         """The tasks of the members awaited here: where this one does not lead, the leader's."""
-        late = self._follower.late or {self._next_to_lead}
+        late = self.late or {self._next_to_lead}
         numbers = frozenset(late if self._leading is None else self._leading.awaited)
         return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
 
@@ -180,7 +164,7 @@ class RoundMember:
     @property
     def awaited_parts(self) -> Collection[int]:
         """The parts for which all wait, as far as this member knows."""
-        return self._follower.late_parts if self._leading is None else self._leading.awaited_parts
+        return self.late_parts if self._leading is None else self._leading.awaited_parts
 
     @property
     def welcome(self) -> list[Welcomed]:
@@ -191,27 +175,13 @@ class RoundMember:
         leading = self._leading
         if leading is None or self.left_behind:
             return []
-        others = leading.directed - self._gone - {self.number}
-        if self._host is None and any(self._is_late(each, self._drained_s) for each in others):
+        newcomers = sorted(leading.welcome)
+        others = leading.directed - self._gone - {self.number} if newcomers and self._host is None else ()
+        if any(self._is_late(each, self._drained_s) for each in others):
             return []
-        return [
-            Welcomed(self.members[each], leading.told(each), leading.mates(each))
-            for each in sorted(leading.welcome)
-        ]
+        return [Welcomed(self.members[each], leading.told(each), leading.mates(each)) for each in newcomers]
 
     # What happens in its own process
-
-    @property
-    def known(self) -> Known:
-        return self._follower.known
-
-    @property
-    def to_compute(self) -> list[Deal]:
-        return self._follower.to_compute
-
-    def find_carrying(self, find: Callable[[int], RoundMade | None]) -> None:
-        """Have `find` return what makes a round, as the memory of the host says (see `Known`)."""
-        self._follower.carrying = find
 
     def share(self, host: HostMemory) -> None:
         """Lead only with the leader's lock in the memory of the host; write there how the round stands."""
@@ -219,24 +189,6 @@ class RoundMember:
         if self._leading is not None:
             taken = host.take_lead()
             assert taken, "the first leader takes the lock before any other member"
-
-    def begins(self, deal: Deal) -> None:
-        self._follower.begins(deal)
-
-    def gives_up(self, deal: Deal) -> None:
-        self._follower.gives_up(deal)
-
-    def complete(self, deal: Deal, part: CompletePart, round_: int) -> None:
-        self._follower.complete(deal, part, round_)
-
-    def reduced(self, attempt: int, phases: int = 1) -> None:
-        self._follower.reduced(attempt, phases)
-
-    def failed(self, attempt: int, blamed: int = -1) -> None:
-        self._follower.failed(attempt, blamed)
-
-    def written(self, position: int) -> None:
-        self._follower.written(position)
 
     def arrive(self, round_: int, written: int = -1, ordered: RoundMade | None = None) -> None:
         """Note that this process, where it leads, orders nothing more for a round; see `RoundLeader`."""
@@ -270,8 +222,8 @@ class RoundMember:
         for number, other in self.members.items():
             same = (other.rank, other.address) == (seat.rank, seat.address)
             if same and (leading is None or not leading.has_heard(number)):
-                self._asked[number] = self._asked.get(number, 0) + 1
-                if self._asked[number] == ASKS:
+                self._asked_in[number] = self._asked_in.get(number, 0) + 1
+                if self._asked_in[number] == ASKS:
                     self._contact_s[number] = math.inf  # it has never gone on with others
                     self._silent.discard(number)
                     self._gone.add(number)
@@ -290,15 +242,20 @@ class RoundMember:
             return
         self._heard_s[sender] = now
         told = message if isinstance(message, Told) else None
-        stranger = sender not in self.members and not (told and self._follower.is_news(told, sender))
+        stranger = sender not in self.members and not (told and self.is_news(told, sender))
         if stranger:
             self._strangers.add(sender)
         if contact := self._is_contact(sender, now) and not stranger:
             self._contact_s[sender] = now
         if told is not None:
-            if not stranger and self._follower.heeds(told):
+            if not stranger and self.heeds(told):
                 self.leader = sender
-                if contact and told.round >= 0 and self._seats[self.number].host not in told.silent:
+                if (
+                    contact
+                    and self._has_leases
+                    and told.round >= 0
+                    and self._seats[self.number].host not in told.silent
+                ):
                     self._touch(told, now)
             self._follow(told)
         elif isinstance(message, MemberReport) and not stranger and self._leading is not None:
@@ -352,16 +309,16 @@ class RoundMember:
         """Write how the round stands before anybody is told."""
         if self._host is not None and self._leading is not None and self._leading.round >= 0:
             standing = self._leading.standing
-            if standing != self._written:
-                self._written = standing
+            if standing != self._standing:
+                self._standing = standing
                 self._host.write(standing)
 
     def _say(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
         if self._strangers:
-            sent += [(stranger, self._follower.told) for stranger in sorted(self._strangers - self._gone)]
+            sent += [(stranger, self.told) for stranger in sorted(self._strangers - self._gone)]
             self._strangers.clear()
         if self._leading is None:
-            self._send(self.leader, self._follower.report, now, sent)
+            self._send(self.leader, self.report, now, sent)
             return
         for number in self._leading.directed if self._has_leases else ():
             last = self._sent.get(number)
@@ -408,7 +365,7 @@ class RoundMember:
         own, led_by = self.members[self.number], self._seats.get(self.leader)
         if not gone and led_by is not None and led_by.host == own.host:
             return  # it is alive, and can be ended by its launcher alone
-        new = self._follower.new
+        new = self.new
         before = [seat for seat in self.members.values() if seat.rank < own.rank and seat.number not in new]
         waits = [seat for seat in before if seat.number not in self._gone and seat.number != self.leader]
         if not gone:
@@ -424,8 +381,8 @@ class RoundMember:
 
     def _learn(self, standing: HostStanding) -> None:
         """Hear from the memory what was said while this process stood still, and who leads."""
-        if (standing.round, standing.membership) > (self.round, self._follower.membership):
-            self._follow(self._follower.told_by(standing))
+        if (standing.round, standing.membership) > (self.round, self.membership):
+            self._follow(self.told_by(standing))
         if leader_of(standing.term) not in self._gone:
             self.leader = leader_of(standing.term)
 
@@ -436,7 +393,7 @@ class RoundMember:
                 return  # another member leads, of which this one is going to hear
             if (found := self._host.read()) is not None:
                 self._learn(found)
-        report, known = self._follower.report, self._follower.known
+        report, known = self.report, self.known
         newest = max(report.term, 0 if found is None else found.term)
         term, membership = next_term(newest, self.number), report.membership
         self._leading = RoundLeader(self.number, term, known, membership, self.leader, self._rules, found)
@@ -452,7 +409,7 @@ class RoundMember:
         """Let the leader's own member follow it, until nothing changes any more."""
         while (leading := self._leading) is not None:
             term, heard = self._heard_itself
-            report = self._follower.report
+            report = self.report
             if report is not heard or term != leading.term:
                 self._heard_itself = leading.term, report
                 leading.heard(report)
@@ -473,13 +430,13 @@ class RoundMember:
 
     def _follow(self, told: Told) -> None:
         before = set(self.members)
-        for action in self._follower.heard(told):
+        for action in self.heard(told):
             if isinstance(action, LeaveRun):
                 self.left_behind = True
             self._actions.append(action)
         self._seats |= self.members
         self._strangers |= before - self.members.keys()
-        if self._leading is not None and leader_of(self._follower.term) != self.number:
+        if self._leading is not None and leader_of(self.term) != self.number:
             self._leading = None
 
 

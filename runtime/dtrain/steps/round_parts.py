@@ -5,6 +5,7 @@ of the dealer as the round began, and from what members report to compute or to 
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from itertools import count
 
 import msgspec
 
@@ -44,7 +45,7 @@ class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
     passes_silent: bool = False
 
 
-NOBODY = -1
+ANYBODY = -1
 SPARE_PLACES = 2
 """Of gradients, with backups: as many more than replicas begin."""
 
@@ -209,8 +210,10 @@ class RoundParts:
         if done.examples and not done.finite:
             machine.refuse(rank, done.part)
             return
-        ordinal = sum(known == rank for known, _, _ in machine.contributed)
-        machine.contribute((rank, done.holder, ordinal), done.part, done.examples, done.empty)
+        contributed = machine.contributed
+        own = ((rank, done.holder, ordinal) for ordinal in count())
+        contribution = next(each for each in own if each not in contributed)
+        machine.contribute(contribution, done.part, done.examples, done.empty)
 
     def deal(self, round_: int, numbers: Iterable[int] | None = None) -> set[int]:
         """Deal all parts of a batch, or with backups one to each replica that computes none; return the
@@ -218,34 +221,35 @@ class RoundParts:
         """
         machine, rules = self._machine, self._rules
         found: set[int] = set()
-        used = self._places_by_member()
+        free: dict[int, list[int]] = {}
         for number in self._members if numbers is None else numbers:
             seat, due = self._seats[number], self.due.setdefault(number, {})
             trains = seat.rank not in rules.idle
             while trains and not self.passes_over and (self.whole or all(due.values())):
-                place = self._free_place(number, used)
-                part = NO_PART if place is None else machine.next_part(seat.rank)
-                if place is None or part == NO_PART:
+                free = free or self._free_places()
+                places = free.get(number) or free[ANYBODY]
+                part = machine.next_part(seat.rank) if places else NO_PART
+                if part == NO_PART:
                     break
-                used[place] = NOBODY
-                due[Deal(part, round_, place)] = False
+                due[Deal(part, round_, places.pop())] = False
                 found.add(number)
                 if self.whole:
                     machine.dealer.pushed(seat.rank, part)  # so that it may be dealt another one
         return found
 
-    def _places_by_member(self) -> dict[int, int]:
-        """Return the places of gradients that one member alone may write to; NOBODY: none may."""
-        used = {deal.place: number for number, deals in self.dropped.items() for deal in deals}
-        used |= {deal.place: NOBODY for due in self.due.values() for deal in due}
-        return used | {done.place: NOBODY for done in self.complete.values()}
-
-    def _free_place(self, number: int, used: Mapping[int, int]) -> int | None:
-        """Return a place that a member may write to, after what it computes now, if there is one."""
+    def _free_places(self) -> dict[int, list[int]]:
+        """Return the places of gradients that nothing is due to be written to, the least one last: by member
+        those that it alone may use, after what it computes now, and under ANYBODY the others.
+        """
         dealer = self._machine.dealer
-        places = range(places_of(dealer.parts, self._rules.replicas, whole=dealer.whole))
-        own = next((place for place in places if used.get(place) == number), None)
-        return own if own is not None else next((place for place in places if place not in used), None)
+        owners = {deal.place: number for number, deals in self.dropped.items() for deal in deals}
+        used = {deal.place for due in self.due.values() for deal in due}
+        used |= {done.place for done in self.complete.values()}
+        free: dict[int, list[int]] = {ANYBODY: []}
+        for place in reversed(range(places_of(dealer.parts, self._rules.replicas, whole=dealer.whole))):
+            if place not in used:
+                free.setdefault(owners.get(place, ANYBODY), []).append(place)
+        return free
 
     # Versions
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from dtrain.cluster import TaskId
 from dtrain.errors import SpecError
-from dtrain.runs.self_report import NO_ACTIVITY, Activity
+from dtrain.runs.ledger import NO_ACTIVITY, Activity
 from dtrain.runs.trace import NO_TRACE, Trace
 
 PROGRAM_SEED: list[int] = []

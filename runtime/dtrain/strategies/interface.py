@@ -328,8 +328,8 @@ class TurnReplica(Replica, Protocol):
     """A replica that knows which part is its next."""
 
     def next_batch(self) -> int:
-        """Return the number of the part to compute next, or NO_PART; after a step it may be the same again.
-        See `protocol.part_dealer`.
+        """Return the number of the part to compute next, or NO_PART, without a wait; after a step it may be
+        the same again. See `protocol.part_dealer`.
         """
 
 
@@ -352,6 +352,8 @@ class TurnTraining(Training, Protocol):
         before = self.global_step
         number = replica.next_batch()
         if number == NO_PART:
+            if not self.finished:
+                self._await_others()
             return Stepped.MADE if self.global_step > before else Stepped.NOTHING
         work = compute(replica, number)
         if work is None or (self.leads and replica.next_batch() != number):  # by what a callback did
@@ -366,6 +368,10 @@ class TurnTraining(Training, Protocol):
             return Stepped.NOTHING
         again = verdict is not Verdict.ACCEPTED and not self.finished and replica.next_batch() == number
         return Stepped.NOTHING if again else Stepped.MADE
+
+    def _await_others(self) -> None:
+        """Wait until others have made a step of which this task has no part, or this task leads."""
+        return
 
     def _conclude(self) -> bool:
         """Do what is left to do after the last step; return False if training goes on."""

@@ -44,7 +44,7 @@ from dtrain.training.evaluation import NO_CALLBACKS, Validation, evaluate, predi
 from dtrain.training.fits.fitting import Fit
 from dtrain.training.fits.leading import Epochs
 from dtrain.training.parts import Batch
-from dtrain.training.recorded import RecordedModel, call_in_tape, is_watched, step_method
+from dtrain.training.recorded import RecordedModel, call_in_tape, current, is_watched, step_method
 from dtrain.training.steps import EvaluationStep, Logs, TrainingStep
 from dtrain.types import Shape
 
@@ -264,6 +264,10 @@ class Model(RecordedModel):
     def predict_step(self, step: EvaluationStep) -> Any:
         """Return the outputs for one batch, for `predict`."""
         return self._step_of(step).forward()
+
+    def _step_of(self, given: Any) -> Any:
+        """Return the step for which `super().train_step(data)` was called."""
+        return given if isinstance(given, EvaluationStep) else current(self, "train_step").step
 
     def build_for(self, batches: Batches) -> None:
         """Fix the shapes, if they are not known, for inputs like these."""

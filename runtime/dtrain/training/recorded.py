@@ -342,10 +342,6 @@ class RecordedModel(CompiledModel):
         around = None if state is None else state.around(self)
         return super()._variables_here() if around is None else around.variables
 
-    def _step_of(self, given: Any) -> Any:
-        """Return the step for which `super().train_step(data)` was called."""
-        return given if isinstance(given, EvaluationStep) else current(self, "train_step").step
-
     @property
     def _train_step(self) -> Callable[[TrainingStep], Logs]:
         return step_method(self, "train_step")

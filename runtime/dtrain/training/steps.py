@@ -23,7 +23,7 @@ it, however often, after any restart, rollback or resume.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,9 +33,10 @@ from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Going, Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
-from dtrain.strategies.interface import Replica, Weights
+from dtrain.strategies.interface import NoExchangeError, Replica, Weights
+from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
-from dtrain.training.parts import Batch
+from dtrain.training.parts import Batch, Part
 from dtrain.types import Array
 
 Logs = Mapping[str, Any]
@@ -352,3 +353,43 @@ def chance_of(seed: int, first_step: int, parts: int, number: int) -> np.random.
     """Make the generator of a part of a batch that is cut into `parts`."""
     batch, part = divmod(number, parts)
     return np.random.default_rng([seed, batch, part, first_step, STEPS])
+
+
+class StepMaker(NamedTuple):
+    """Maker of the steps of one call of `fit`, of what they have in common.
+
+    Attributes:
+        chance: makes the generator of a part by its number.
+        of_parts: whether a step is made of parts of its batch; in local steps each is a step of its own.
+        sums: whether layers need sums over the replicas of a step.
+        stage: what computes in a task that has a part of the model.
+    """
+
+    model: Architecture
+    loss: Losses | None
+    chance: Callable[[int], np.random.Generator]
+    of_parts: bool
+    weighs_examples: bool
+    sums: bool
+    stage: Callable[..., StepResult] | None
+
+    def make(self, replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
+        scale = part.scale(self.weighs_examples) if self.of_parts else WHOLE
+        sums = None
+        if self.sums:
+            sums = StepSums(partial(_sum_in_step, replica), batch.size if self.weighs_examples else 1.0)
+        drawn = partial(self.chance, number)
+        return TrainingStep(self.model, self.loss, batch, replica, drawn, scale, sums=sums, stage=self.stage)
+
+
+def _sum_in_step(replica: Replica, array: Array) -> Array:
+    """Return the sum of what the replicas of a step give; raise a `ProgramError` where they do not meet."""
+    try:
+        return np.asarray(replica.all_reduce(ReduceOp.SUM, array))
+    except NoExchangeError:
+        raise ProgramError(
+            "fit: BatchNormalization(synchronized=True) needs sums over all replicas within a step; expected "
+            "a strategy whose replicas compute all parts of a step at the same time (mirrored, "
+            "central_storage or multi_worker_mirrored, without backup workers), found one whose replicas do "
+            "not; leave out synchronized=True, or choose such a strategy"
+        ) from None

@@ -79,8 +79,7 @@ class MemberStreams:
         member.seat = seat
         for descriptor, (stream, _) in list(member.come.items()):
             if stream.peer != seat.task:
-                del member.come[descriptor]
-                self._unwatch(stream)
+                self._end_stream(member, descriptor)
 
     def want(self, numbers: Collection[int]) -> None:
         """Note which members are watched: a connection of theirs that ends is opened again."""
@@ -237,14 +236,23 @@ class MemberStreams:
             found = self._cut(stream, kept)
         except PeerError:
             found = self._cut_last(stream, kept)
-            del member.come[descriptor]
-            self._unwatch(stream)
+            self._end_stream(member, descriptor)
             self._end_if_over(number, member)
             if member.out is not None:
                 self._drop_out(number, member)
             else:
                 self._begin(number)
         return number, found
+
+    def refuse(self, number: int) -> None:
+        """Hear a member no more on the streams that have come; it may open others."""
+        member = self._members[number]
+        for descriptor in list(member.come):
+            self._end_stream(member, descriptor)
+
+    def _end_stream(self, member: _Member, descriptor: int) -> None:
+        stream, _ = member.come.pop(descriptor)
+        self._unwatch(stream)
 
     def _cut_last(self, stream: Incoming, kept: bytearray) -> list[AnyMessage]:
         try:

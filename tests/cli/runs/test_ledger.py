@@ -22,7 +22,7 @@ from dtrain.runs.ledger import (
     ledger_of,
     ledger_text,
 )
-from dtrain.runs.self_report import WaitedFor
+from dtrain.runs.reporting import WaitedFor
 
 
 class Replica:

@@ -220,7 +220,8 @@ class Arena:
 
     def given(self, part: int) -> list[Array]:
         """Return the gradient of a part that was computed here."""
-        return [*self.gradients[part].blocks[0], *self.rows.blocks(part)]
+        dense = self.gradients[part].blocks[0]
+        return [*dense, *self.rows.blocks(part)] if self.rows.tables else dense
 
     def counted(self, part: int) -> list[Array]:
         """Return the gradient of `part`. Over several hosts, dense gradients are here only if the part was

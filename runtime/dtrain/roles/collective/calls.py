@@ -258,7 +258,7 @@ class CallLog(Exchange):
 
     def begin(self, of_round: int) -> None:
         self.round = of_round
-        self._starts = [[self.memory.region(place)] for place in self.memory.members]
+        self._starts: dict[int, list[int]] = {}
 
     def _made_at(self, place: int) -> int:
         return count(self.memory.called[place], self.round)
@@ -300,7 +300,7 @@ class CallLog(Exchange):
         return GivenCall(written.call, self._views(written, start))
 
     def _start(self, place: int, number: int) -> int:
-        starts = self._starts[place]
+        starts = self._starts.setdefault(place, [self.memory.region(place)])
         while len(starts) <= number:
             written = self.memory.read(starts[-1])
             starts.append(starts[-1] + written.first + written.nbytes)

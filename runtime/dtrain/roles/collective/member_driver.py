@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
-from typing import NamedTuple
 
 from dtrain.config.choices import TooFew
 from dtrain.errors import LeftBehindError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
+from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.replica_memory import ReplicaMemory
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
@@ -31,7 +31,6 @@ from dtrain.roles.collective.member_rounds import LeaderOrders, MemberRounds, no
 from dtrain.roles.collective.over_hosts import OverHosts
 from dtrain.roles.collective.rules import LOOK_S, Awaited, Rules, Waits
 from dtrain.steps.member import BEAT_S, RoundMember
-from dtrain.types import Array
 from dtrain.wire.one_host.members import MemberLinks
 
 PENDING = Outcome(Verdict.PENDING)
@@ -53,7 +52,6 @@ class MemberDriver(MemberRounds):
     Attributes:
         store: whose `variables` are those of all, at the version that this member has adopted.
         owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
-        made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
     def __init__(
@@ -77,7 +75,6 @@ class MemberDriver(MemberRounds):
         self._own: Deal | None = None
         self._beside: set[Deal] = set()
         self._places: dict[int, int] = {}
-        self._now: StepNow | None = None
         self._place = 0
         self._owner = threading.get_ident()
 
@@ -140,12 +137,11 @@ class MemberDriver(MemberRounds):
     def gradients(self, place: int) -> ReplicaMemory:
         return self._arena.gradients[place]
 
-    def give_rows(self, place: int, rows: Mapping[str, SparseRows]) -> None:
-        """Write the rows of a part's gradient, before `contribute`."""
-        self._arena.rows.put(place, rows)
-
-    def given(self, place: int) -> list[Array]:
-        return self._arena.given(place)
+    def give(self, place: int, rows: Mapping[str, SparseRows]) -> bool:
+        """Write the rows of a part's gradient, before `contribute`; return whether all of it is finite."""
+        if self._arena.rows.tables:
+            self._arena.rows.put(place, rows)
+        return not any_non_finite(self._arena.given(place))
 
     def _complete(self, deal: Deal, round_: int, examples: int, sums: Sums | None, finite: bool) -> None:
         """Note that a part is complete, whose values are those of a round; `examples` 0: it has none."""
@@ -204,12 +200,6 @@ class MemberDriver(MemberRounds):
         return Outcome(Verdict.STALE, stale=1)
 
     # The leader
-
-    def limit(self, until: int | None) -> None:
-        """Let no version be made beyond `until`, nor beyond the store's last one."""
-        assert self.store.max_steps is not None, "a call of fit has a last step"
-        with self._turn:
-            self._member.limit(self.store.max_steps, until)
 
     def void(self, *, values: bool) -> None:
         """Have a round without a version made, in which values are assigned, if so ordered; then everybody
@@ -338,18 +328,22 @@ class MemberDriver(MemberRounds):
     # Calls within a step (without backups): parts are known by their numbers in the batch
 
     @property
-    def now(self) -> "StepNow":
-        if self._now is None or self._now.number != self._base:
-            parts = PartDealer.of(self.dealt, whole=True).begin_batch()
-            places = [part % self._dealt_parts for part in parts]
-            self._now = StepNow(self, self._base, self.version, places)
-        return self._now
+    def base(self) -> int:
+        """The round in which this member computes."""
+        return self._base
+
+    @property
+    def is_void(self) -> bool:
+        """Whether that round is over although parts still compute."""
+        return self._round != self._base
+
+    def slots(self) -> Sequence[int]:
+        """Return the numbers in their batch of the parts of this round."""
+        parts = PartDealer.of(self.dealt, whole=True).begin_batch()
+        return [part % self._dealt_parts for part in parts]
 
     def _due(self, slot: int) -> Deal | None:
         return next((deal for deal in self._member.to_compute if deal.part % self._dealt_parts == slot), None)
-
-    def owes(self, slot: int) -> bool:
-        return self._due(slot) is not None
 
     def number_of(self, slot: int) -> int:
         deal = self._due(slot)
@@ -375,9 +369,6 @@ class MemberDriver(MemberRounds):
         if deal is not None:
             self._beside.discard(deal)
             self._complete(deal, self.round, examples, sums, finite)
-
-    def owners(self, slots: Sequence[int], what: str) -> str:
-        return self.awaited(what)
 
     def await_others(self, since_s: float, whom: Awaited | str) -> None:
         """Carry messages while parts meet, or raise a WaitTimeoutError if that lasts since long."""
@@ -405,25 +396,3 @@ class MemberDriver(MemberRounds):
             self._links.wake()
             self._thread.join()
         self._links.close()
-
-
-class StepNow(NamedTuple):
-    """The round in which parts meet.
-
-    Attributes:
-        places: of the parts in their batch.
-    """
-
-    driver: MemberDriver
-    number: int
-    version: int
-    places: Sequence[int]
-
-    @property
-    def is_void(self) -> bool:
-        """Whether the round is over although parts still compute."""
-        return self.driver.round != self.number
-
-    def is_ready(self, place: int) -> bool:
-        """Return False: the log of calls says which parts are complete."""
-        return False

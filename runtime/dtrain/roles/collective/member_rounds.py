@@ -4,14 +4,14 @@ What is to be done `steps.member.RoundMember` decides (docs/design/steps.md).
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from queue import SimpleQueue
 from typing import NamedTuple
 
 from dtrain.collectives.step import Phase
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError, PeerError
-from dtrain.messages import AnyMessage, Sums, Verdict
+from dtrain.messages import AnyMessage, Verdict
 from dtrain.messages.rounds import (
     CallMade,
     CompletePart,
@@ -49,33 +49,21 @@ LINK_S = 10.0
 """
 
 
-class Adopted(NamedTuple):
-    """A round that is over.
-
-    Attributes:
-        version, side: that follow it.
-        sums: of the parts that made it, in their order; None: this member was not told of it.
-    """
-
-    version: int
-    side: int
-    sums: Sequence[Sums] | None
-
-
 class LeaderOrders(NamedTuple):
-    """How a member finds the leader's orders and the sums of epochs, which all of a host share.
+    """How a member finds the leader's orders, which all of a host share.
 
     Attributes:
-        heed: lets what is ordered hold, in this thread.
-        values: returns the values that the leader assigns, by name, and whether training ends with them.
-        adopt: counts a round that is over; the sums of epochs come with one of which it was not told.
+        heed: lets what is ordered hold from the newest version on; returns the last one that may be made.
+        values: returns, for the newest version, the values that the leader assigns, by name, and whether
+            training ends with them.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.
+        adopt: lets training stand at a version.
     """
 
-    heed: Callable[[], None]
-    values: Callable[[], tuple[Mapping[str, bytes], bool]]
+    heed: Callable[[int], int | None]
+    values: Callable[[int], tuple[Mapping[str, bytes], bool]]
     owes_values: Callable[[], bool]
-    adopt: Callable[[Adopted, Open], None]
+    adopt: Callable[[int], None]
 
 
 class MemberRounds:
@@ -84,7 +72,6 @@ class MemberRounds:
     Attributes:
         store: whose `variables` are those of all, at the version that this member has adopted.
         owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
-        made_by: the ranks whose gradients made the newest version, in the order of their parts.
     """
 
     def __init__(
@@ -101,15 +88,13 @@ class MemberRounds:
         known = member.known
         self.store = work.store
         self.rank = member.members[member.number].rank
-        self.made_by: list[int] = []
         self._arena, self._links, self._member = arena, links, member
         self._rules, self._orders, self._waits = rules, orders, waits
         self._dealt_parts = known.dealt.parts
         self._work = work
         self.over_hosts: OverHosts | None = None
         self._version, self._side = known.version, known.side
-        self._adopted, self._adopted_round = known.version, member.round
-        self._news: list[Adopted] = []
+        self._adopted, self._adopted_side, self._adopted_round = known.version, known.side, member.round
         self._awaits_records: Reduce | None = None
         self._seats_asking: SimpleQueue[MemberSeat] = SimpleQueue()
         self._base = member.round
@@ -124,7 +109,7 @@ class MemberRounds:
         self._unlinked: dict[int, float] = {}
         self._is_left, self._led_in = False, 0
         self.owes_values = False
-        self._arrives = self._resyncs = False
+        self._arrives = False
         self._ordered: RoundMade | None = None
         self._known_members = member.members
         self._failure: BaseException | None = None
@@ -176,8 +161,22 @@ class MemberRounds:
 
     @property
     def dealt(self) -> Dealt:
-        """The state of the dealer as this round began."""
-        return self._member.known.dealt
+        return self._member.dealt
+
+    @property
+    def tally(self) -> Open:
+        """The sums of the epochs that have not ended, at the newest version, where this member leads."""
+        with self._turn:
+            return self._arena.tally(self._side) or ()
+
+    def limit(self, until: int | None) -> None:
+        """Let no version be made beyond `until`, nor beyond the store's last one."""
+        assert self.store.max_steps is not None, "a call of fit has a last step"
+        with self._turn:
+            self._member.limit(self.store.max_steps, until)
+
+    def _heed(self) -> None:
+        self.limit(self._orders.heed(self._version))
 
     # Messages
 
@@ -207,8 +206,8 @@ class MemberRounds:
             self._note_end(number)
         elif self.over_hosts is not None:
             if isinstance(message, CallMade):
-                self._orders.heed()  # another member may have written what the leader has ordered
-            self.over_hosts.take(message)
+                self._heed()  # another member may have written what the leader has ordered
+            self.over_hosts.take(number, message)
 
     def _note_end(self, number: int) -> None:
         self._ended.add(number)
@@ -250,11 +249,11 @@ class MemberRounds:
         over.tell()
         if over.changed:
             over.changed = False
-            self._orders.heed()
+            self._heed()
             self._links.notify(CallMade())
         waits = self._awaits_records
         if waits is not None:
-            self._orders.heed()
+            self._heed()
             if over.position >= waits.attempt.written:
                 self._awaits_records = None
                 self._reduce(waits.round, waits.attempt)
@@ -278,7 +277,7 @@ class MemberRounds:
         """Say that this process, where it leads, orders nothing more; first what an earlier leader owes."""
         if self._led_in != (term := self._member.leads_in):
             self._led_in = term
-            self._orders.heed()
+            self._heed()
             if term and self.over_hosts is not None:
                 self.over_hosts.begin_to_lead()
             self.owes_values = bool(term) and self._orders.owes_values()
@@ -299,13 +298,13 @@ class MemberRounds:
             case CommitRound(round_, made):
                 self._commit(round_, made)
             case SkipRounds(_, version, side):
-                self._go_on(Adopted(version, side, None))
-                self._orders.heed()
+                self._version, self._side = version, side
+                self._heed()
             case HoldRound(_, live):
                 self._held_since_s = now_s if self._held < 0 else self._held_since_s
                 self._held = live
             case ComputeDeals():
-                self._orders.heed()
+                self._heed()
             case LeaveRun():
                 self._is_left = True
             case AbandonAttempt():
@@ -320,10 +319,9 @@ class MemberRounds:
                 seat.rank for seat in self._known_members.values() if seat.host == host
             )
         offered = self._links.offered
-        numbers = self._links.numbers
-        for number, seat in self._member.members.items() if len(numbers) < len(self._member.members) else ():
-            if number in numbers or number in self._ended or number == self._member.number:
-                continue
+        members = self._member.members
+        for number in sorted(members.keys() - self._links.numbers - self._ended - {self._member.number}):
+            seat = members[number]
             if self.over_hosts is not None and self.over_hosts.is_elsewhere(seat):
                 continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
@@ -357,9 +355,9 @@ class MemberRounds:
     # Rounds
 
     def _reduce(self, round_: int, attempt: ReduceAttempt) -> None:
-        orders, made = self._orders, attempt.made
-        orders.heed()
-        values = orders.values() if made.void else ({}, False)
+        made = attempt.made
+        self._heed()
+        values = self._orders.values(self._version) if made.void else ({}, False)
         sums = [done.sums for done in made.parts if done.sums is not None]
         job = LaneJob(round_, attempt, self._member.seats, self._version, self._side, values, sums)
         if self.over_hosts is not None:
@@ -381,34 +379,19 @@ class MemberRounds:
             self._voids[made.values] += 1
             self.owes_values = self.owes_values and not made.values
         if made.parts or made.values:
-            sums = [done.sums for done in made.parts if done.sums is not None]
-            self._go_on(Adopted(self._version + (not made.void), self._side + 1, sums))
-        if made.parts:
-            self.made_by = [self._rank_of(done) for done in made.parts]
-        self._orders.heed()
+            self._version, self._side = self._version + (not made.void), self._side + 1
+        self._heed()
 
     def _rank_of(self, done: CompletePart) -> int:
         return self._member.seats[done.holder].rank
 
-    def _go_on(self, news: Adopted) -> None:
-        self._version, self._side = news.version, news.side
-        self._news.append(news)
-
     def _adopt(self) -> None:
-        """Go on to the newest version, with all that made it."""
+        """Go on to the newest version."""
         self._adopted_round = self._round
-        if not self._news:
-            return
-        if self._resyncs or any(each.sums is None for each in self._news):
-            tally = self._arena.tally(self._side)
-            self._resyncs = tally is None  # another member writes there: the next version has it
-            self._orders.adopt(self._news[-1]._replace(sums=None), tally or ())
-        else:
-            for each in self._news:
-                self._orders.adopt(each, ())
-        self._adopted = self._version
-        self.store.stand_at(self._side)
-        self._news.clear()
+        if self._adopted_side != self._side:
+            self._adopted, self._adopted_side = self._version, self._side
+            self._orders.adopt(self._version)
+            self.store.stand_at(self._side)
 
 
 def not_finite(waits: Waits, rank: int, step: int) -> str:

@@ -6,19 +6,26 @@ the other members of its host. Records and calls come in their order. A new writ
 is one whose connection was opened again.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
-from dtrain.errors import PeerRefusedError
-from dtrain.exchange.calls import WrittenCall
+import msgspec
+
+from dtrain.errors import InputError, PeerRefusedError
+from dtrain.exchange.calls import GivenCall, WrittenCall
 from dtrain.messages import AnyMessage
 from dtrain.messages.rounds import LeaderRecord, MemberSeat, PartCall
 from dtrain.roles.collective.calls import CallLog, CallMemory
-from dtrain.roles.collective.calls_over_hosts import call_of
+from dtrain.roles.collective.calls_over_hosts import STEP_CALL_MAX, call_of
 from dtrain.roles.collective.lane_work import LaneThread
 from dtrain.steps.follower import first_attempt
 from dtrain.steps.member import RoundMember, Welcomed
 from dtrain.wire.member_streams import MemberStreams
+
+EARLY_BYTES = 4 * STEP_CALL_MAX
+"""The most bytes of calls of a later round that are kept of one member."""
+_CALL_BYTES = 256
+"""What a call takes beside its arrays."""
 
 
 class HostLedger(NamedTuple):
@@ -44,11 +51,21 @@ class OtherHosts(NamedTuple):
         learn: notes where a member listens.
         bring: sends the values to a newcomer whose host has no other member, without a wait.
         leave: lets no more streams come in.
+        warn: prints why a member is refused.
     """
 
     learn: Callable[[MemberSeat], None]
     bring: Callable[[Welcomed], None]
     leave: Callable[[], None]
+    warn: Callable[[str], None]
+
+
+class _Early(msgspec.Struct):
+    """Calls of the newest round of which a member has told, before it has come here."""
+
+    round: int
+    calls: list[tuple[PartCall, GivenCall | None]] = msgspec.field(default_factory=list)
+    nbytes: int = 0
 
 
 class OverHosts:
@@ -70,16 +87,19 @@ class OverHosts:
     ) -> None:
         """Begin; `calls` has those of parts of this host, and behind them those of others."""
         self.lanes, self.changed = lanes, False
-        parts = member.known.dealt.parts
+        parts = member.dealt.parts
         self._member, self._streams, self._ledger = member, streams, ledger
         self._here, self._there = CallLog(calls, parts), CallLog(calls, parts, of_others=True)
         self._ways = ways
         self._known: Mapping[int, MemberSeat] = {}
+        self._new: Set[int] = frozenset()
+        self._writers: list[int] = []
         self._term = 0
         self._told: dict[int, tuple[int, int]] = {}
         self._own_parts: set[int] = set()
         self._calls_told: dict[tuple[int, int, int], int] = {}
-        self._early: list[PartCall] = []
+        self._early: dict[int, _Early] = {}
+        self._refused: set[int] = set()
         self._brought: set[int] = set()
 
     # Members
@@ -91,8 +111,9 @@ class OverHosts:
     def know(self) -> None:
         """Reach the members of other hosts, and find out who lives where the leader has ended."""
         member, streams = self._member, self._streams
-        if member.members is not self._known:
-            self._known = member.members
+        if member.members is not self._known or member.new != self._new:
+            self._known, self._new = member.members, member.new
+            self._writers = self._writers_now()
             for _, seat in sorted(self._known.items()):
                 if seat.host != self.host:
                     streams.know(seat)
@@ -107,9 +128,8 @@ class OverHosts:
     def ended(self, number: int) -> None:
         self.lanes.means.member_ended(number)
 
-    @property
-    def _writers(self) -> list[int]:
-        """The members that write at other hosts."""
+    def _writers_now(self) -> list[int]:
+        """Return the members that write at other hosts."""
         writers: dict[str, int] = {}
         for number, seat in sorted(self._member.members.items()):
             if seat.host != self.host and self._member.is_begun(number):
@@ -185,36 +205,66 @@ class OverHosts:
                 return
             self._calls_told[key] = each + 1
 
-    def _take_call(self, call: PartCall) -> None:
-        there = self._there
-        if call.round != there.round:
-            there.begin(call.round)
-        if call.examples >= 0:
-            there.end(call.part, call.examples)
-        else:
-            there.give(call.part, call.number, call_of(call.body))
-        self.changed = True
-
     # What is heard
 
-    def take(self, message: AnyMessage) -> None:
+    def take(self, sender: int, message: AnyMessage) -> None:
         """Write what another member has told this one into the memory of this host."""
         if isinstance(message, LeaderRecord):
             if message.term == self._member.term and message.position > self._ledger.position():
                 self._ledger.receive(message.entries, message.whole)
                 self.changed = True
         elif isinstance(message, PartCall):
-            if not 0 <= message.part < len(self._here.members):
-                raise PeerRefusedError(f"another host tells of calls of part {message.part}")
-            self._early.append(message)
+            try:
+                self._keep(sender, message)
+            except PeerRefusedError as error:
+                self._refuse(sender, error)
+
+    def _keep(self, sender: int, call: PartCall) -> None:
+        """Keep a call until its round has come here, and drop those of the sender's rounds before: they are
+        over, as this one has begun. Raises a PeerRefusedError for what no member tells.
+        """
+        if call.number < 0 or not 0 <= call.part < len(self._here.members):
+            raise PeerRefusedError(f"it tells of call {call.number} of part {call.part}")
+        early = self._early.get(sender)
+        if early is None or early.round < call.round:
+            early = self._early[sender] = _Early(call.round)
+        if early.round == call.round:
+            early.calls.append((call, call_of(call.body) if call.examples < 0 else None))
+            early.nbytes += _CALL_BYTES + len(call.body)
+        if early.nbytes > EARLY_BYTES and early.round != self._member.round:
+            raise PeerRefusedError(f"it tells more than {EARLY_BYTES} bytes of a round that is to begin")
+
+    def _refuse(self, sender: int, error: Exception) -> None:
+        """Hear a member no more on this stream; on the next one it tells all of its round again."""
+        self._early.pop(sender, None)
+        self._streams.refuse(sender)
+        if sender not in self._refused:
+            self._refused.add(sender)
+            seat = self._member.seats.get(sender)
+            name = f"member {sender}" if seat is None else seat.task
+            self._ways.warn(f"{name} is refused: {error}; do all tasks run the same version of dtrain?")
 
     def look(self) -> None:
-        """Take the calls of this round; those of the next one are kept."""
-        round_ = self._member.round
-        now = [call for call in self._early if call.round == round_]
-        self._early = [call for call in self._early if call.round > round_]
-        for call in now:
-            self._take_call(call)
+        """Take the calls of this round; those of later ones are kept."""
+        for sender, early in list(self._early.items()):
+            if early.round <= self._member.round:
+                del self._early[sender]
+            if early.round == self._member.round:
+                try:
+                    self._take_calls(early)
+                except InputError as error:
+                    self._refuse(sender, error)
+
+    def _take_calls(self, early: _Early) -> None:
+        there = self._there
+        if there.round != early.round:
+            there.begin(early.round)
+        for call, given in early.calls:
+            if given is None:
+                there.end(call.part, call.examples)
+            else:
+                there.give(call.part, call.number, given)
+        self.changed = True
 
     # Newcomers
 

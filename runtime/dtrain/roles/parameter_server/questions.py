@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TaskId
-from dtrain.control.interface import Caller, Note, Send
+from dtrain.control.interface import Caller, NextTurn, Note, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.errors import InputError
 from dtrain.messages import (
@@ -42,7 +42,6 @@ from dtrain.messages import (
     Values,
 )
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.term_state import TermState
 from dtrain.runs.events import CutTaken
 from dtrain.types import Blocks
@@ -304,28 +303,26 @@ class Questions:
             return Send(request.caller, NotReady(reason="training goes on"))
         if rank is None and held.awaits_others and not late:
             return None
-        ticket, part = held.permit(rank) if rank is not None and not finished else (False, NO_PART)
+        turn: NextTurn = {"ticket": False} if rank is None or finished else held.next_turn(rank)
         leads = request.task == self._roster.leader
         held_back = held.held_back and leads
-        if rank is not None and not (ticket or finished or held_back or late):
+        if rank is not None and not (turn.get("ticket", True) or finished or held_back or late):
             return None
+        if leads and held.steps is not None:
+            turn["tally"] = held.steps.tally.open()
         values = Values(
             generation=held.generation,
             version=held.version,
             max_steps=held.max_steps,
-            ticket=ticket,
-            part=part,
             term=held.term,
             first_step=held.lineage.first_step,
             held=held_back,
             parts=held.cut.parts,
-            tally=held.steps.tally.open() if leads and held.steps is not None else (),
-            repairs=rank is not None and held.steps is not None and held.steps.repairs_next(rank),
             settled=not held.awaits_others,
             even=held.cut.even,
             rest=held.cut.rest,
             inner=held.store.optimizer.inner,
-            speeds=() if held.steps is None else held.steps.speeds,
+            **turn,
         )
         return Send(
             request.caller, values, held.store.values if rank is None else held.rule.shown_to(rank, leads)

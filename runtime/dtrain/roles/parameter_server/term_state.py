@@ -7,6 +7,7 @@ import msgspec
 from dtrain.cluster import Role
 from dtrain.config import AsyncSection, ServerSection
 from dtrain.control.async_steps import AsyncSteps
+from dtrain.control.interface import NextTurn
 from dtrain.control.machine import ControlPlane
 from dtrain.control.roster import Steps
 from dtrain.control.sync_steps import SyncSteps
@@ -20,7 +21,6 @@ from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.contributions import Seen, SeenPushes
-from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
 from dtrain.state.batch_cut import NOTHING_DEALT, UNCUT, BatchCut
 from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
@@ -213,14 +213,13 @@ class TermState(msgspec.Struct, kw_only=True):
             )
         return blocks
 
-    def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and which part; other servers always say yes."""
-        return (True, NO_PART) if self.steps is None else self.steps.permit(rank)
+    def next_turn(self, rank: int) -> NextTurn:
+        return {} if self.steps is None else self.steps.next_turn(rank)
 
     def refuse(self, replica: str, rank: int, message: Push) -> tuple[Reply, Blocks]:
         self.seen.record(replica, Seen(message.incarnation, message.sequence, Verdict.REFUSED))
         steps = self.steps
-        ticket, part = (True, NO_PART) if steps is None else steps.refused(rank, message.part)
+        turn: NextTurn = {} if steps is None else steps.refused(rank, message.part)
         reason = f"the gradient of {replica} from version {message.base_version} holds NaN or infinity"
         if self.halved:
             reason += "; other servers may have its batch, so all go back to the newest checkpoint"
@@ -228,19 +227,14 @@ class TermState(msgspec.Struct, kw_only=True):
             verdict=Verdict.REFUSED,
             version=self.rule.version,
             reason=reason,
-            ticket=ticket,
-            part=part,
-            tally=() if steps is None else steps.told_to(rank),
             inner=self.store.optimizer.inner,
-            speeds=() if steps is None else steps.speeds,
+            **turn,
         )
         return reply, self.rule.shown_to(rank)
 
     def repeat(self, rank: int, row: Seen) -> tuple[Reply, Blocks]:
         """Answer a push that was judged before: the first verdict, the newest values."""
         assert row.verdict is not None
-        steps = self.steps
-        ticket, part = self.permit(rank)
         reply = Reply(
             verdict=row.verdict,
             version=self.rule.version,
@@ -248,13 +242,9 @@ class TermState(msgspec.Struct, kw_only=True):
             duplicate=True,
             accepted=int(row.verdict is Verdict.ACCEPTED),
             stale=int(row.verdict is Verdict.STALE),
-            ticket=ticket,
             reason="a repeated gradient held NaN or infinity" if row.verdict is Verdict.REFUSED else None,
-            part=part,
-            tally=() if steps is None else steps.told_to(rank),
-            repairs=steps is not None and steps.repairs_next(rank),
             inner=None if row.verdict is Verdict.PENDING else self.store.optimizer.inner,
-            speeds=() if steps is None else steps.speeds,
+            **self.next_turn(rank),
         )
         # One that is pending goes on computing with the values that it has.
         return reply, () if row.verdict is Verdict.PENDING else self.rule.shown_to(rank)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from dtrain.config import AsyncSection, SyncSection
 from dtrain.config.choices import Merge, StaleGradients, Weighting
 from dtrain.control.async_steps import AsyncSteps
-from dtrain.control.interface import Action, Caller, Report, Send
+from dtrain.control.interface import Action, Caller, NextTurn, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
 from dtrain.parameters.means import merged_by_direction
@@ -31,7 +31,6 @@ from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.sync_round import Contribution, SyncRound
-from dtrain.state.fit_state import Open
 from dtrain.types import Array, Blocks
 
 
@@ -133,7 +132,7 @@ class SyncRule:
             self._seen.decide(replica, Verdict.FINISHED)
         answers: list[Action] = []
         for contribution, each in self._waiting.items():
-            told = self._told_to(contribution[0])
+            told = () if self._steps is None else self._steps.told_to(contribution[0])
             for waiting in each:
                 verdict, duplicate = Verdict.FINISHED, waiting.duplicate
                 reply = Reply(verdict=verdict, version=version, duplicate=duplicate, tally=told)
@@ -172,16 +171,12 @@ class SyncRule:
         steps = self._steps
         comes_back = steps is not None and steps.came_too_late(rank, push.part)
         self._seen.record(replica, Seen(push.incarnation, push.sequence, verdict))
-        ticket, part = self._permit(rank)
         reply = Reply(
             verdict=verdict,
             version=self.version,
             stale=int(late),
-            ticket=ticket,
-            part=part,
-            tally=self._told_to(rank),
             inner=self._store.optimizer.inner,
-            speeds=() if steps is None else steps.speeds,
+            **self._turn(rank),
         )
         answer = Send(caller, reply, self._shown())
         return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]
@@ -271,18 +266,14 @@ class SyncRule:
             accepted = counted_of.get(process, 0)
             stale = held.get(process, 0) - accepted
             for waiting in each:
-                ticket, part = self._permit(rank)
                 reply = Reply(
                     verdict=verdict,
                     version=version,
                     duplicate=waiting.duplicate,
                     accepted=accepted,
                     stale=stale,
-                    ticket=ticket,
-                    part=part,
-                    tally=self._told_to(rank),
                     inner=self._store.optimizer.inner,
-                    speeds=() if self._steps is None else self._steps.speeds,
+                    **self._turn(rank),
                 )
                 answers.append(Send(waiting.caller, reply, values))
         return answers
@@ -299,12 +290,8 @@ class SyncRule:
 
     # Answers
 
-    def _permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and which part; the control host alone says no."""
-        return (True, NO_PART) if self._steps is None else self._steps.permit(rank)
-
-    def _told_to(self, rank: int) -> Open:
-        return () if self._steps is None else self._steps.told_to(rank)
+    def _turn(self, rank: int) -> NextTurn:
+        return {} if self._steps is None else self._steps.next_turn(rank)
 
     def shown_to(self, rank: int, whole: bool = False) -> Blocks:
         return self._shown(whole)
@@ -371,30 +358,19 @@ class AsyncRule:
             assert steps is not None
             verdict, staleness = steps.without_ticket(rank, push.part), 0
         self._seen.record(replica, Seen(push.incarnation, push.sequence, verdict, staleness))
-        if steps is None:
-            reply = Reply(
-                verdict=verdict,
-                version=self.version,
-                staleness=staleness,
-                accepted=int(verdict is Verdict.ACCEPTED),
-                stale=int(verdict is Verdict.STALE),
-                part=NO_PART,
-            )
-        else:
+        turn: NextTurn = {}
+        if steps is not None:
             steps.judged(rank, push, verdict, new=self.version > version, admitted=admitted)
-            ticket, part = steps.permit(rank)
-            reply = Reply(
-                verdict=verdict,
-                version=self.version,
-                staleness=staleness,
-                accepted=int(verdict is Verdict.ACCEPTED),
-                stale=int(verdict is Verdict.STALE),
-                ticket=ticket,
-                part=part,
-                tally=steps.told_to(rank),
-                repairs=steps.repairs_next(rank),
-                inner=self._store.optimizer.inner,
-            )
+            turn = steps.next_turn(rank)
+        reply = Reply(
+            verdict=verdict,
+            version=self.version,
+            staleness=staleness,
+            accepted=int(verdict is Verdict.ACCEPTED),
+            stale=int(verdict is Verdict.STALE),
+            inner=None if steps is None else self._store.optimizer.inner,
+            **turn,
+        )
         return [Send(caller, reply, self.shown_to(rank))]
 
     def _judge_and_apply(self, rank: int, push: Push, blocks: Blocks) -> tuple[Verdict, int]:

@@ -20,8 +20,8 @@ from dtrain.data.dataset import Dataset
 from dtrain.data.record_index.fingerprint import is_of_library
 from dtrain.formats import plain_data
 from dtrain.messages import Attended, Closure, Failure, Refusal, RefusalKind, TakeClosure
+from dtrain.runs.ledger import NO_ACTIVITY, Activity
 from dtrain.runs.reporting import Account
-from dtrain.runs.self_report import NO_ACTIVITY, Activity
 from dtrain.strategies.replicas.values import leaves, mapped
 from dtrain.wire.peer import Peer
 

@@ -25,8 +25,8 @@ from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.keeper_thread import KeeperThread
 from dtrain.roles.chief.start import Start
 from dtrain.runs.files import RunFiles
+from dtrain.runs.ledger import NO_ACTIVITY
 from dtrain.runs.reporting import Reporter
-from dtrain.runs.self_report import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.fit_state import Open

@@ -75,7 +75,7 @@ class HostWays:
     ) -> None:
         """Listen at the task's address, or raise a `SpecError`; `warn` gets what cannot be reached."""
         self.name_of = name_of
-        self._warn = warn
+        self.warn = warn
         self.identity = this_host()
         self._credentials = credentials
         self._simulate = assignment.spec.simulate
@@ -172,7 +172,7 @@ class HostWays:
         def open_(task: str, name: str, timeout_s: float) -> Outgoing:
             return self._open_to(task, seat.address, f"{generation} {name}", timeout_s)
 
-        send = partial(_send, [head, *arena.arrays(told.side)], open_, seat.task, self._warn)
+        send = partial(_send, [head, *arena.arrays(told.side)], open_, seat.task, self.warn)
         Thread(target=send, daemon=True).start()
 
     def named(self, generation: int) -> tuple[Open, Take]:
@@ -202,7 +202,7 @@ class HostWays:
         heads = [seats[0] for host, seats in terms.seats.items() if host != 0]
         threads = [
             Thread(
-                target=partial(_send, arena.arrays(terms.state.version), open_, seat.task, self._warn),
+                target=partial(_send, arena.arrays(terms.state.version), open_, seat.task, self.warn),
                 daemon=True,
             )
             for seat in heads

@@ -16,11 +16,10 @@ from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.chief.start import Start
 from dtrain.roles.collective.lane_work import LaneThread, LaneWork, MeansOverHosts
 from dtrain.roles.collective.member_driver import MemberDriver
-from dtrain.roles.collective.member_rounds import Adopted, LeaderOrders, phases_of
+from dtrain.roles.collective.member_rounds import LeaderOrders, phases_of
 from dtrain.roles.collective.over_hosts import HostLedger, OtherHosts, OverHosts
 from dtrain.roles.collective.rules import Rules, Waits
 from dtrain.runs.reporting import Reporter
-from dtrain.state.fit_state import Open
 from dtrain.steps.member import COMES_S, HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundRules
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
@@ -59,7 +58,6 @@ def make_member_training(
     whole = not begun.dealt.even
     state = SharedFitHolder(start, store, PartDealer.of(begun.dealt, whole=whole), nullcontext())
     state.global_step = known.version
-    state.tally = state.tally.holding(arena.tally(known.side) or ())
     order = LeaderOrder(0, begun.optimizer, until=begun.version)
     book = OrderBook(entry.ledger, state, order, entry.shared.terms.leader)
     driver = Assembly(entry, state, store, book, section, rules, waits).driver()
@@ -67,7 +65,7 @@ def make_member_training(
     state.guard_by(driver)
     calls = StepCalls(entry.calls, driver, driver.notify, waits) if whole else NoStepCalls()
     about = driver, calls, book, state, section, reporter
-    training = ReplicaTraining(*about, name_of=waits.name_of, failure=failure, lead=lead, on_close=on_close)
+    training = ReplicaTraining(*about, failure=failure, lead=lead, on_close=on_close)
     training.replicas = [ArenaReplica(training, section, reporter)]
     return training
 
@@ -86,6 +84,7 @@ class Assembly(NamedTuple):
     def driver(self) -> MemberDriver:
         """Return what runs this member; it begins to carry messages."""
         entry, arena, rules, waits = self.entry, self.entry.arena, self.rules, self.waits
+        book = self.book
         phases = phases_of(self.store, arena)
         member = self._member(phases)
         means = None if entry.hosts is None else self._means(entry.hosts)
@@ -96,10 +95,10 @@ class Assembly(NamedTuple):
             rules.weighting,
             entry.number,
             sums_after=lambda *step: self.state.tally.after(*step),
-            note=lambda job: self.book.carry(job.round, job.attempt.made),
+            note=lambda job: book.carry(job.round, job.attempt.made),
             over_hosts=means,
         )
-        orders = self._orders(lambda: driver)
+        orders = LeaderOrders(book.heed, book.values, book.owes_values, book.stand_at)
         driver = MemberDriver(arena, entry.links, member, rules, orders, waits, work)
         if entry.told is not None:
             driver.begin_later(entry.told)
@@ -135,7 +134,7 @@ class Assembly(NamedTuple):
             lease_s = HOSTS_LEASE_S
         now_s = self.waits.clock.now()
         member = RoundMember(entry.number, known, round_rules, lease_s, now_s, term=entry.term, **begin)
-        member.find_carrying(self.book.carrying)
+        member.carrying = self.book.carrying
         if entry.hosts is None and self._backups:
             standing, take_lead = entry.arena.standing, partial(entry.links.locks.acquire, LEADS)
             member.share(HostMemory(take_lead, standing.read, standing.write))
@@ -146,22 +145,6 @@ class Assembly(NamedTuple):
     @property
     def _backups(self) -> bool:
         return self.entry.known.dealt.even
-
-    def _orders(self, driver: Callable[[], MemberDriver]) -> LeaderOrders:
-        book, state = self.book, self.state
-
-        def heed() -> None:
-            book.poll(driver().newest)
-            driver().limit(book.order.until)
-
-        def adopt(news: Adopted, tally: Open) -> None:
-            if news.sums is None:
-                state.tally = state.tally.holding(tally)
-            else:
-                state.count(news.sums)
-            state.global_step = news.version
-
-        return LeaderOrders(heed, lambda: book.values(driver().newest), book.owes_values, adopt)
 
     # Several hosts
 
@@ -201,6 +184,7 @@ class Assembly(NamedTuple):
                 lambda seat: hosts.learn_at(seat.task, seat.address),
                 partial(hosts.bring, entry.arena, self._generation),
                 hosts.end_members,
+                hosts.warn,
             ),
         )
         book.publish = over.publish

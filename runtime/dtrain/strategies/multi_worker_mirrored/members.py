@@ -8,7 +8,7 @@ import math
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import msgspec
@@ -447,7 +447,7 @@ def _welcomed(
         peers.waiting(None)
 
 
-def _take_up(links: MemberLinks, ranks: Sequence[int]) -> set[int]:
+def _take_up(links: MemberLinks, ranks: Sequence[int]) -> Set[int]:
     """Put the sockets in use that members of these ranks have taken; return who is linked."""
     for rank in ranks:
         links.take_up(rank, _key(rank))

@@ -72,6 +72,15 @@ class OrderBook:
         if news:
             self._apply(news, version)
 
+    def heed(self, version: int) -> int | None:
+        """Apply what is new; return the last step that may be made before the next order."""
+        self.poll(version)
+        return self.order.until
+
+    def stand_at(self, version: int) -> None:
+        """Let this replica go on from a version."""
+        self._state.global_step = version
+
     def is_held(self, version: int) -> bool:
         """Return whether the next step waits for the leader."""
         until = self.order.until

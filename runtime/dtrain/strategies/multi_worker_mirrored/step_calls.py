@@ -15,9 +15,9 @@ from dtrain.exchange.calls import GivenCall
 from dtrain.exchange.machine import Exchange
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import any_non_finite
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.collective.calls_over_hosts import STEP_CALL_MAX
 from dtrain.roles.collective.member_driver import MemberDriver
 from dtrain.roles.collective.rules import Waits
@@ -62,10 +62,12 @@ class StepCalls:
         summed = Summed.of(op, value, dense=True)
         self._begin(place)
         number = self._calls
+        if number == 0:
+            self._log.members = self._driver.slots()
         self._calls += 1
         self._give(place, number, summed.given)
         self._wait(lambda: number if self._log.wanted(number) else None, places)
-        if self._driver.now.is_void:
+        if self._driver.is_void:
             return summed.result([summed.given.arrays])
         given = self._given(number)
         for beside in self._beside.values():
@@ -76,7 +78,7 @@ class StepCalls:
     def finish(self, place: int, examples: int, places: Places) -> None:
         """Complete the parts beside the own one, which has made its last call; raise the error of one."""
         self._begin(place)
-        if not (self._calls and self._driver.now.is_void):  # else others may wait for calls that it left out
+        if not (self._calls and self._driver.is_void):  # else others may wait for calls that it left out
             self._log.end(place, examples)
         if self._beside:
             parts = self._beside.values()
@@ -92,23 +94,22 @@ class StepCalls:
         self._beside.clear()
 
     def _begin(self, place: int) -> None:
-        now = self._driver.now
-        if (self._round, self._own) != (now.number, place):
-            self._round, self._own, self._calls = now.number, place, 0
-            if self._log.round != now.number:
-                self._log.begin(now.number)
-            self._log.members = now.places
+        base = self._driver.base
+        if (self._round, self._own) != (base, place):
+            self._round, self._own, self._calls = base, place, 0
+            if self._log.round != base:
+                self._log.begin(base)
 
     def _wait(self, awaited: Callable[[], int | None], places: Places) -> None:
         """Wait until `awaited` returns None, or the round is void."""
         since_s: float | None = None
         while True:
             self._go_on_beside(places)
-            if self._driver.now.is_void or (number := awaited()) is None:
+            if self._driver.is_void or (number := awaited()) is None:
                 break
             since_s = self._waits.clock.now() if since_s is None else since_s
             what = f"call {number + 1} within step {self._driver.version + 1}"
-            self._driver.await_others(since_s, self._driver.owners(self._log.wanted(number), what))
+            self._driver.await_others(since_s, self._driver.awaited(what))
         if since_s is not None:
             self._waits.waiting(None)
 
@@ -120,7 +121,7 @@ class StepCalls:
                 f"all_reduce within a step, of {nbytes} bytes; expected at most {STEP_CALL_MAX} over several "
                 "hosts: give less at a time"
             )
-        if not self._driver.now.is_void:
+        if not self._driver.is_void:
             self._log.give(place, number, given)
             self._ring()
 
@@ -132,12 +133,10 @@ class StepCalls:
     def _go_on_beside(self, places: Places) -> None:
         """Begin the parts that this replica has taken over, and answer calls that all have made."""
         driver = self._driver
-        now = driver.now
-        for place in now.places:
-            mine = driver.owes(place) and not (now.is_ready(place) or now.is_void)
-            if mine and place != self._own and place not in self._beside:
+        for place in () if driver.is_void else self._log.members:
+            number = driver.number_of(place)
+            if number != NO_PART and place != self._own and place not in self._beside:
                 assert self.compute is not None, "the loop says how a part is computed"
-                number = driver.number_of(place)
                 self._beside[place] = Substitute(
                     driver.rank, number, driver.store.variables, places(place), self.compute
                 )
@@ -146,17 +145,15 @@ class StepCalls:
                 given = beside.asked()
                 if given is None:
                     beside.ended = True
-                    if not now.is_void:
+                    if not driver.is_void:
                         self._log.end(place, beside.examples)
-                        at = driver.place_in(place)
-                        driver.give_rows(at, beside.rows)
-                        finite = not beside.examples or not any_non_finite(driver.given(at))
+                        finite = not beside.examples or driver.give(driver.place_in(place), beside.rows)
                         driver.complete(place, beside.examples, beside.sums, finite)
                         self._ring()
                     break
                 number = beside.calls - 1
                 self._give(place, number, given)
-                if now.is_void:
+                if driver.is_void:
                     beside.answer([given.arrays])
                 elif self._log.wanted(number):
                     break

@@ -15,7 +15,6 @@ from dtrain.config.choices import NanPolicy
 from dtrain.errors import DtrainError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, SnapshotReply, SnapshotRows, Sums, Verdict
-from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.store import TwoSidedStore
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.contributions import Outcome
@@ -50,7 +49,8 @@ class SharedFitHolder(FitHolder):
     def mark(self) -> SnapshotReply:
         reply = super().mark()
         self.store.keep_snapshots()
-        return msgspec.structs.replace(reply, state=reply.state.but(dealt=self.driver.dealt))
+        tally = self.tally.holding(self.driver.tally).open()
+        return msgspec.structs.replace(reply, state=reply.state.but(dealt=self.driver.dealt, tally=tally))
 
     def snapshot_rows(self, server: int, question: SnapshotRows) -> Array:
         return self.store.read_snapshot(question.part, question.array, question.start, question.stop)
@@ -71,7 +71,6 @@ class ReplicaTraining(TurnTraining):
         section: MultiWorkerMirroredSection,
         reporter: Reporter,
         *,
-        name_of: Callable[[int], str],
         failure: Callable[[], DtrainError | None],
         lead: Callable[["ReplicaTraining"], None],
         on_close: Callable[["ReplicaTraining", BaseException | None], None],
@@ -90,7 +89,6 @@ class ReplicaTraining(TurnTraining):
         self.cut = state.dealer.cut
         self.first_step = state.begun.lineage.first_step
         self._reporter = reporter
-        self._name_of = name_of
         self._failure = failure
         self._lead = lead
         self._on_close = on_close
@@ -121,7 +119,7 @@ class ReplicaTraining(TurnTraining):
 
     @property
     def tally(self) -> Open:
-        return self.state.tally.open()
+        return self.state.tally.holding(self.driver.tally).open()
 
     # Steps
 
@@ -136,6 +134,10 @@ class ReplicaTraining(TurnTraining):
         if outcome.verdict is not Verdict.PENDING:
             self.wait_for_order()
         return outcome
+
+    def _await_others(self) -> None:
+        self.contribute(NO_PART, 0, None, True)
+        self._reporter.progress(self.global_step)
 
     # Waits for the leader
 
@@ -273,12 +275,8 @@ class ArenaReplica(TurnReplica):
         return self._places[place]
 
     def next_batch(self) -> int:
-        """Return the next part; NO_PART where others have computed all of a step, or this task leads now."""
         part = self._driver.next_part()
-        if part == NO_PART and not self._training.finished:
-            self._training.contribute(NO_PART, 0, None, True)
-            self._reporter.progress(self._training.global_step)
-        elif part != NO_PART:
+        if part != NO_PART:
             self._part, self._place = part, self._driver.place_of(part)
             self.gradients, self.updates = self._memory_of(self._place)
         return part
@@ -294,9 +292,7 @@ class ArenaReplica(TurnReplica):
         reporter.slow_down(self._begun_s)
         part = self._part  # not the driver's next one: others may have died meanwhile
         self._calls.finish(part % self._training.cut.parts, examples, self._memory_in)
-        if examples:
-            self._driver.give_rows(self._place, self.rows)
-        finite = not examples or not any_non_finite(self._driver.given(self._place))
+        finite = not examples or self._driver.give(self._place, self.rows)
         self.rows.clear()
         outcome = self._training.contribute(part, examples, sums, finite)
         reporter.progress(self._training.global_step, loss if examples else None, examples)

@@ -26,7 +26,7 @@ from dtrain.data.node import INFINITE, Node
 from dtrain.data.sharding import SplitBatches, WorkerShare
 from dtrain.data.structure import arrays_of, empty_batch, map_arrays, with_open_batches
 from dtrain.errors import InputError, NoElementError, NotADatasetError
-from dtrain.runs.self_report import NO_ACTIVITY, Activity
+from dtrain.runs.ledger import NO_ACTIVITY, Activity
 from dtrain.strategies.replicas.contexts import ReplicaContext, here
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.strategies.replicas.reduction import ReduceOp

@@ -18,10 +18,8 @@ from msgspec.structs import replace
 from dtrain.callbacks import Callback, CallbackList, History, ProgressBar
 from dtrain.callbacks.recording import numbers
 from dtrain.checkpoints import OptimizerState
-from dtrain.errors import CheckpointError, InputError, ProgramError
+from dtrain.errors import CheckpointError, InputError
 from dtrain.learning import optimizers
-from dtrain.learning.graphs.heads import WHOLE
-from dtrain.learning.layers.base import StepSums
 from dtrain.learning.optimizers.applied import Iterations
 from dtrain.runs.trial_reports import EVALUATED, append_report
 from dtrain.state.feed import UNKNOWN, Feed
@@ -30,14 +28,11 @@ from dtrain.strategies.context import seed_of
 from dtrain.strategies.interface import (
     Computing,
     FitStrategy,
-    NoExchangeError,
     Problem,
-    Replica,
     Training,
     Weights,
 )
 from dtrain.strategies.passed_over import PassedOverTraining
-from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled, describe_if_data
@@ -45,9 +40,8 @@ from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
-from dtrain.training.parts import Batch, Part, RoundStream, forecasts_of, parts_ahead
-from dtrain.training.steps import Logs, TrainingStep, chance_of
-from dtrain.types import Array
+from dtrain.training.parts import Batch, RoundStream, forecasts_of, parts_ahead
+from dtrain.training.steps import Logs, StepMaker, TrainingStep, chance_of
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1
@@ -274,7 +268,7 @@ class Fit(msgspec.Struct):
         return TrainingLoop(
             training,
             epochs,
-            make_step=self._make_step(training),
+            make_step=self._steps(training).make,
             train_step=context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(self._computing.network if whole else None, step),
             make_totals=partial(Totals, self.compiled),
@@ -283,25 +277,18 @@ class Fit(msgspec.Struct):
             activity=context.activity,
         )
 
-    def _make_step(self, training: Training) -> Callable[[Replica, int, Part, Batch], TrainingStep]:
-        model = self.model
-        loss = self.compiled.losses
-        sums = model.has_layers and model.network.sums_over_replicas
-        context = self.strategy.context
-        weighs_examples = context.weighs_examples
+    def _steps(self, training: Training) -> StepMaker:
+        model, context = self.model, self.strategy.context
         first_step = self.owner.updates if context.local_steps else training.first_step
-        chance = partial(chance_of, seed_of(context), first_step, training.cut.parts)
-
-        def make_step(replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
-            drawn = partial(chance, number)
-            scale = WHOLE if part.parts == 1 or context.local_steps else part.scale(weighs_examples)
-            of_step = None
-            if sums:
-                of_step = StepSums(partial(sum_in_step, replica), batch.size if weighs_examples else 1.0)
-            stage = self._computing.stage
-            return TrainingStep(model, loss, batch, replica, drawn, scale, sums=of_step, stage=stage)
-
-        return make_step
+        return StepMaker(
+            model,
+            self.compiled.losses,
+            partial(chance_of, seed_of(context), first_step, training.cut.parts),
+            of_parts=not context.local_steps,
+            weighs_examples=context.weighs_examples,
+            sums=model.has_layers and model.network.sums_over_replicas,
+            stage=self._computing.stage,
+        )
 
     def _lead(self, training: Training, epochs: Epochs) -> Leading:
         validates = self.validation is not None
@@ -396,16 +383,3 @@ class Fit(msgspec.Struct):
         if last is not None:
             self.validation.evaluated(*last, True)
         return self.history
-
-
-def sum_in_step(replica: Replica, array: Array) -> Array:
-    """Return the sum of what the replicas of a step give; raise a `ProgramError` where they do not meet."""
-    try:
-        return np.asarray(replica.all_reduce(ReduceOp.SUM, array))
-    except NoExchangeError:
-        raise ProgramError(
-            "fit: BatchNormalization(synchronized=True) needs sums over all replicas within a step; expected "
-            "a strategy whose replicas compute all parts of a step at the same time (mirrored, "
-            "central_storage or multi_worker_mirrored, without backup workers), found one whose replicas do "
-            "not; leave out synchronized=True, or choose such a strategy"
-        ) from None

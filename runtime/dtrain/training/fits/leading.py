@@ -21,8 +21,7 @@ from dtrain.errors import InputError
 from dtrain.learning import optimizers
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Row
-from dtrain.runs.ledger import CHECKPOINT
-from dtrain.runs.self_report import Activity
+from dtrain.runs.ledger import CHECKPOINT, Activity
 from dtrain.runs.trial_reports import EVALUATED, TRAINED, append_report, prune_is_ordered
 from dtrain.state.rounds import Rounds
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, Training

@@ -17,8 +17,7 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.graphs.networks import Network
 from dtrain.messages import Verdict
 from dtrain.protocol.contributions import Outcome
-from dtrain.runs.ledger import COMPUTE, Timesheet
-from dtrain.runs.self_report import NO_ACTIVITY, Activity
+from dtrain.runs.ledger import COMPUTE, NO_ACTIVITY, Activity, Timesheet
 from dtrain.strategies.interface import Replica, Stepped, Training
 from dtrain.training.evaluation import Totals
 from dtrain.training.fits.leading import Epochs, Leading

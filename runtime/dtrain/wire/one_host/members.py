@@ -12,7 +12,7 @@ import select
 import socket
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from itertools import count
 from typing import NamedTuple
 
@@ -79,8 +79,8 @@ class MemberLinks:
         self.events.register(connection, select.EPOLLIN)
 
     @property
-    def numbers(self) -> set[int]:
-        return set(self._links)
+    def numbers(self) -> Set[int]:
+        return self._links.keys()
 
     def number(self, before: int, number: int) -> None:
         """Let the member that was known as `before` have this number."""
