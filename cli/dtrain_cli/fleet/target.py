@@ -321,9 +321,7 @@ class FleetTarget:
         return FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
 
     def wake_on(self, source: HasFileno) -> None:
-        """Have `events` return as soon as `source` can be read; the signals wake it already."""
-        if source is not self._signals:
-            self._agents.wake_on(source)
+        self._agents.wake_on(source)
 
     def events(self, until_s: float) -> list[Event]:
         if self._queued:
