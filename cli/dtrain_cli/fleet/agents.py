@@ -108,7 +108,7 @@ class Agents:
                 return news
 
     def _wait(self, wait_s: float) -> list[HasFileno]:
-        """Wait for streams and sources that can be read, and return them; write what agents take meanwhile."""
+        """Wait for streams and sources that can be read, and return them; write what can be written."""
         links = [member.link for member in self.members.values() if not member.link.over]
         watched: dict[int, HasFileno] = {each.fileno(): each for each in (*self._sources, *links)}
         poll = select.poll()

@@ -1,12 +1,10 @@
 """The launcher's copies of what tasks write on other hosts, and what it passes on to those tasks.
 
-Times are those of the launcher's clock. The newest checkpoint has its second place here. On one machine the
-chief reads a server's status from its file; here the launcher passes on the fields that it reads, and the
+Times are those of the launcher's clock. The newest checkpoint has its second place here. Passed on are the
 orders to single tasks that other commands leave in the run directory (`dtrain chaos`).
 """
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dtrain.cluster import Role, TaskId
+from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.runs.json_file import overwrite_json, replace_json
@@ -129,47 +127,6 @@ def rebased(said: dict[str, Any], offset_s: float) -> dict[str, Any]:
         wall_s = time.time() - (time.monotonic() - at_s)
         moved["time"] = datetime.fromtimestamp(wall_s, UTC).isoformat()
     return moved
-
-
-SERVERS_EVERY_S = 1.0
-"""Well below the lease at a control host, after which a silent server may be killed."""
-FIELDS = ("task", "pid", "host", "attempt", "phase", "monotonic_s")
-
-
-class SharedStatuses:
-    """Passes the statuses of servers on to the chief's host."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-        self._sent: dict[tuple[str, TaskId], Any] = {}
-
-    def due(
-        self,
-        now_s: float,
-        said: Callable[[TaskId], Mapping[str, Any] | None],
-        places: Mapping[TaskId, str],
-        clocks: Mapping[str, HostClock],
-    ) -> Iterator[tuple[str, Put]]:
-        """Yield the statuses that are due, each with the host that gets it; `clocks` has the live hosts."""
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + SERVERS_EVERY_S
-        readers = {host for task, host in places.items() if task.role is Role.CHIEF}
-        for task in [task for task in places if task.role is Role.PS]:
-            status = said(task)
-            if status is None or places[task] not in clocks:
-                continue
-            for host in readers - {places[task]}:
-                beat = status.get("attempt"), status.get("monotonic_s")
-                if host in clocks and self._sent.get((host, task)) != beat:
-                    self._sent[host, task] = beat
-                    yield host, _put(task, status, clocks[places[task]].offset_s - clocks[host].offset_s)
-
-
-def _put(task: TaskId, status: Mapping[str, Any], offset_s: float) -> Put:
-    fields = {name: status[name] for name in FIELDS if name in status}
-    path = f"tasks/{task.role}-{task.index}/status.json"
-    return Put(path, json.dumps(rebased(fields, offset_s)).encode())
 
 
 class SecondPlace:

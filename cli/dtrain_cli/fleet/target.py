@@ -32,7 +32,6 @@ from dtrain_cli.fleet.mirror import (
     Mirror,
     OrdersForTasks,
     SecondPlace,
-    SharedStatuses,
     keep_failure,
 )
 from dtrain_cli.fleet.preparation import Preparation
@@ -180,7 +179,6 @@ class FleetTarget:
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
         self._attempts: dict[TaskId, int] = {}
-        self._shared = SharedStatuses()
         self._master: tuple[str, int] | None = None
 
     # -- the start
@@ -330,10 +328,6 @@ class FleetTarget:
             self._handle_news(news)
         for host, order in self._orders.due(self._attempts, self._locations.host_of):
             self._agents.send(host, order)
-        clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
-        due = self._shared.due(time.monotonic(), self._mirror.said, self._locations.places, clocks)
-        for host, status in due:
-            self._agents.send(host, status)
         self._copy_checkpoint()
         events, self._queued = self._queued, []
         return events

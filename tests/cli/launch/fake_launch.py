@@ -271,6 +271,16 @@ class FakeJournal(Journal):
         pass
 
 
+class Unheard(FakeTarget):
+    """One where somebody asks from the third second on to kill an attempt of a task, again and again."""
+
+    def events(self, until_s):
+        task, request, files = self.request
+        if self.now_s >= 1003:
+            write_record(files.kill(task), request)
+        return super().events(until_s)
+
+
 def perform(
     folder: Path,
     target: FakeTarget,
