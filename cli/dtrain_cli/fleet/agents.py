@@ -12,14 +12,7 @@ import msgspec
 
 from dtrain.errors import RunError
 from dtrain_cli.agent import messages
-from dtrain_cli.fleet.host_rules import (
-    Action,
-    Gone,
-    HostsAlive,
-    LogInAgain,
-    SendPing,
-    unfit,
-)
+from dtrain_cli.fleet.host_rules import Action, Gone, HostsAlive, LogInAgain, SendPing, unfit
 from dtrain_cli.fleet.link import HostError, Link
 from dtrain_cli.fleet.mirror import HostClock, Mirror
 from dtrain_cli.targets.ssh import AgentOpener

@@ -22,18 +22,8 @@ from dtrain.config import RunSpec
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.runs.json_file import overwrite_json, replace_json
 from dtrain.runs.states import FailureKind
+from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
-from dtrain_cli.agent.messages import (
-    AllMade,
-    Appended,
-    Fetch,
-    FileNews,
-    MadePart,
-    Order,
-    Put,
-    Replaced,
-    SignalOrder,
-)
 from dtrain_cli.launch.tasks import launcher_failure
 
 _CLOCK = "monotonic_s"
@@ -68,7 +58,7 @@ class Mirror:
     def said(self, task: TaskId) -> Mapping[str, Any] | None:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
-    def write(self, host: str, news: FileNews, clock: HostClock) -> None:
+    def write(self, host: str, news: messages.FileNews, clock: HostClock) -> None:
         """Write what an agent sends, unless its host may not write there, or has sent too much."""
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
@@ -76,12 +66,14 @@ class Mirror:
             return
         with contextlib.suppress(OSError):
             match news:
-                case Appended(path=path, data=data) if grows(path) and nbytes <= HOST_BYTES_MAX:
+                case messages.Appended(path, data) if grows(path) and nbytes <= HOST_BYTES_MAX:
                     sizes[path] = sizes.get(path, 0) + len(data)
                     last = _NO_MORE if path.endswith(".log") else b""
                     with open(self._made(path), "ab") as file:
                         file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else last)
-                case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
+                case messages.Replaced(path=path, data=data) if (
+                    is_record(path) and len(data) <= RECORD_BYTES_MAX
+                ):
                     sizes.setdefault(path, 0)
                     if (said := news.record()) is not None:
                         self._replace(path, said, clock)
@@ -140,26 +132,26 @@ class SecondPlace:
         self._why: str | None = None
         self._arriving = ArrivingCheckpoint(files.checkpoints)
 
-    def due(self, saved: Mapping[str, int]) -> tuple[str, Fetch] | None:
+    def due(self, saved: Mapping[str, int]) -> tuple[str, messages.Fetch] | None:
         """Return the order to send a newer checkpoint, and its host; `saved` has each host's newest step."""
         host = max(saved, key=saved.__getitem__, default=None)
         if host is None or self.asked is not None or saved[host] == self._tried:
             return None
         self._tried = saved[host]
         self.asked = host, saved[host]
-        return host, Fetch(saved[host])
+        return host, messages.Fetch(saved[host])
 
-    def write(self, host: str, part: MadePart | AllMade) -> str | None:
+    def write(self, host: str, part: messages.MadePart | messages.AllMade) -> str | None:
         """Write what has arrived; return why there is no copy if that is news."""
         asked_host, step = self.asked or (None, None)
-        if host != asked_host or (isinstance(part, AllMade) and part.step != step):
+        if host != asked_host or (isinstance(part, messages.AllMade) and part.step != step):
             return None  # the launcher has not asked for it
         try:
             problems = self._arriving.write(part)
         except OSError as error:
             self._arriving.drop()
             problems = [f"it cannot be written: {error.strerror}"]
-        if isinstance(part, MadePart):
+        if isinstance(part, messages.MadePart):
             return None
         self.asked = None
         if problems:
@@ -175,7 +167,7 @@ class SecondPlace:
             self.asked = self._tried = None
             self._arriving.drop()
 
-    def parts(self) -> Iterator[MadePart | AllMade]:
+    def parts(self) -> Iterator[messages.MadePart | messages.AllMade]:
         if self.step is not None:
             yield from checkpoint_parts(self._files.checkpoints, self.step)
 
@@ -207,7 +199,7 @@ class OrdersForTasks:
 
     def due(
         self, attempts: Mapping[TaskId, int], host_of: Callable[[TaskId], str]
-    ) -> Iterator[tuple[str, Order]]:
+    ) -> Iterator[tuple[str, messages.Order]]:
         now_s = time.monotonic()
         if now_s < self._look_s:
             return
@@ -221,11 +213,11 @@ class OrdersForTasks:
             slow = self._files.slow(task, attempt)
             if self._is_new(slow):
                 path = str(slow.relative_to(self._files.directory))
-                yield host_of(task), Put(path, slow.read_bytes() if slow.exists() else None)
+                yield host_of(task), messages.Put(path, slow.read_bytes() if slow.exists() else None)
             asked = self._files.signal(task, attempt)
             if self._is_new(asked):
                 number = msgspec.json.decode(asked.read_bytes(), type=int)
-                yield host_of(task), SignalOrder(str(task), attempt, number)
+                yield host_of(task), messages.SignalOrder(str(task), attempt, number)
 
     def _is_new(self, path: Path) -> bool:
         try:
