@@ -39,7 +39,7 @@ class HeartbeatLink:
         clock: Clock = SYSTEM,
         book: AddressBook | None = None,
         moved_to: str | None = None,
-        on_not_leading: Callable[[], None] = lambda: None,
+        on_not_leading: Callable[[str | None], None] = lambda leads: None,
     ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
@@ -48,8 +48,8 @@ class HeartbeatLink:
             on_silence: called whenever another lease is over without an answer, from the first connection on.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
-            on_not_leading: called where the task that was asked does not lead: the next connection is to
-                another one.
+            on_not_leading: called where the task that was asked does not lead, with the one that it says
+                does: the next connection is to another one.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
@@ -135,7 +135,7 @@ class HeartbeatLink:
             raise PeerLostError(answer.reason)
         if isinstance(answer, Refusal) and answer.kind is RefusalKind.NOT_LEADING:
             self._peer.close()
-            self._on_not_leading()
+            self._on_not_leading(answer.leads)
             raise PeerLostError(answer.reason)
         raise PeerRefusedError(
             answer.reason if isinstance(answer, Refusal) else f"{self._peer.name} answered {answer}"
