@@ -117,7 +117,7 @@ def sound_answers(host: str = "h1") -> Case:
     records = {
         f"{FOLDER}/status.json": status,
         f"{FOLDER}/attempt-0/failure.json": FailureRecord(str(WORKER), "boom", monotonic_s=beat),
-        f"{FOLDER}/kill.json": KillRequest("silent", 0, beat),
+        f"{FOLDER}/kill.json": KillRequest("silent", 0, beat, 5.0),
         "tasks/worker-7/joined.json": JoinedRecord(1, 0.5, TaskRecord("worker:7", host=host)),
         "spec.json": RunSpec(),
     }

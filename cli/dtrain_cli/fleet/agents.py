@@ -218,5 +218,11 @@ class Agents:
         printed = f", which has printed {words[-1][:_WORDS_MAX]!r}," if words else ""
         return f"{host}: the login{printed} has started no agent (does its shell wait for an answer?)"
 
+    def heard_s(self, host: str) -> float:
+        """Return the last moment of a host's clock that it has told, by the clock here."""
+        member = self.members.get(host)
+        told_s = self.alive.told_s(host) if member and member.clock else -math.inf
+        return told_s + (member.clock.offset_s if member and member.clock else 0.0)
+
     def up(self, hosts: Iterable[str]) -> list[str]:
         return [host for host in hosts if self.alive.is_heard(host)]

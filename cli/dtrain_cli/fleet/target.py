@@ -303,6 +303,9 @@ class FleetTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._locations.host_of(launch.task)
 
+    def heard_s(self, task: TaskId) -> float:
+        return self._agents.heard_s(self._locations.host_of(task))
+
     def can_start(self, task: TaskId) -> bool:
         host = self._locations.host_of(task)
         return self._agents.alive.is_up(host) and host not in self._unheld

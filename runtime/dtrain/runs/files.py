@@ -175,13 +175,15 @@ class Slowdown(msgspec.Struct, frozen=True):
 class KillRequest(msgspec.Struct, frozen=True):
     """A request to the launcher: kill a task past its lease, and start it again by its restart rule.
 
-    It is for the attempt that answered last, or for one that has not written its status since a moment; the
-    launcher knows what runs. `attempt` is None where nothing has ever answered.
+    It is for the attempt that answered last, or for one that had not written its status for `silent_s`
+    when this was asked; the launcher knows what runs. `attempt` is None where nothing has answered before,
+    and where a cable may be cut.
     """
 
     reason: str
     attempt: int | None = None
-    since_monotonic_s: Moment = 0.0
+    monotonic_s: Moment = 0.0
+    silent_s: float = 0.0
 
 
 class _Named:

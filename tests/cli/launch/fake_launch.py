@@ -150,6 +150,9 @@ class FakeTarget:
     def wake_on(self, source) -> None:
         assert source is self.inbox
 
+    def heard_s(self, task: TaskId) -> float:
+        return self.now_s
+
     def can_start(self, task: TaskId) -> bool:
         away = {name for at_s, names, _ in self.lost for name in names if self.now_s >= self.begun_s + at_s}
         return str(task) not in away or self.now_s >= self.back_s

@@ -34,7 +34,7 @@ def test_the_attempt_that_is_silent(tmp_path, written_s, heard, ordered):
     files, task = life(tmp_path, 2)
     write_record(files.status(PS), TaskStatus("ps:1", 1, "here", attempt=2, monotonic_s=written_s))
     task.read_status()
-    files.request_kill(PS, KillRequest("not heard of", heard, since_monotonic_s=95.0))
+    files.request_kill(PS, KillRequest("not heard of", heard, monotonic_s=100.0, silent_s=5.0))
     assert (task.kill_request(100.0) is not None) == ordered
 
 
@@ -51,5 +51,24 @@ def test_one_that_is_only_starting_and_one_after_a_reboot_are_left_alone(tmp_pat
     if written_s is not None:
         write_record(files.status(PS), TaskStatus("ps:1", 1, "here", attempt=3, monotonic_s=written_s))
         task.read_status()
-    files.request_kill(PS, KillRequest("not heard of", 2, since_monotonic_s=9000.0))
+    files.request_kill(PS, KillRequest("not heard of", 2, monotonic_s=9000.0, silent_s=5.0))
     assert task.kill_request(2.0) is None
+
+
+@every_row(
+    "heard_s, written_s, ordered",
+    [
+        (99.0, 93.0, False),  # the cable of its host is cut
+        (100.5, 99.8, False),  # it was, and what was held back has come
+        (104.0, 103.5, False),
+        (100.5, 93.0, True),  # the host is heard, and the task is not
+    ],
+)
+def test_on_another_host_only_one_that_stands_still_while_its_host_is_heard(
+    tmp_path, heard_s, written_s, ordered
+):
+    files, task = life(tmp_path, 2)
+    write_record(files.status(PS), TaskStatus("ps:1", 1, "h2", attempt=2, monotonic_s=written_s))
+    task.read_status()
+    files.request_kill(PS, KillRequest("not heard of", None, monotonic_s=100.0, silent_s=5.0))
+    assert (task.kill_request(heard_s) is not None) == ordered

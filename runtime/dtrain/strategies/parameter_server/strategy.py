@@ -258,8 +258,9 @@ class ServersStrategy(Strategy):
                 for status in link.reply.statuses
                 if status.task == name
             ]
-            heard_attempt = None if busy or not statuses else statuses[0].attempt
-            request = KillRequest(reason, heard_attempt, time.monotonic() - LEASE_S)
+            unsure = busy or not statuses or not self.assignment.on_one_host
+            heard_attempt = None if unsure else statuses[0].attempt
+            request = KillRequest(reason, heard_attempt, time.monotonic(), LEASE_S)
             RunFiles(self._run_dir).request_kill(TaskId(Role.PS, server), request)
 
     def _make_loops(self) -> Loops:
