@@ -175,3 +175,17 @@ def test_a_replica_that_others_wait_for_is_named_from_the_second_second(tmp_path
             2,
             2,
         ]
+
+
+def test_a_run_whose_last_leader_has_ended_well_does_not_wait_for_the_host_of_the_first_one(tmp_path):
+    target = FakeTarget(
+        {
+            "chief:0": TaskScript(leads=True),
+            "worker:0": TaskScript(20, leads=True),
+            "worker:1": TaskScript(20),
+            "evaluator:0": TaskScript(20),
+        },
+        lost=((5.0, ("chief:0",), {}),),
+    )
+    _, outcome = perform(tmp_path, target, MULTI)
+    assert outcome.state == "succeeded"
