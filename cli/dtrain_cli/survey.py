@@ -1,6 +1,7 @@
 """`dtrain check --hosts`: whether some hosts can run a cluster together, and how well."""
 
 import contextlib
+import hashlib
 import os
 import secrets
 import sys
@@ -14,13 +15,7 @@ from dtrain.config import Host, NetworkSection, RunSpec, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import SpecError
 from dtrain_cli.agent.lease import LEASE_S
-from dtrain_cli.agent.messages import (
-    FileFound,
-    FindFile,
-    Held,
-    HoldPorts,
-    HostFacts,
-)
+from dtrain_cli.agent.messages import FileFound, FindFile, HoldPorts, HostFacts
 from dtrain_cli.console.streams import print_json, say
 from dtrain_cli.fleet.agents import AgentHost, Agents
 from dtrain_cli.fleet.host_rules import address_of, unfit
@@ -185,7 +180,8 @@ class HostSurvey:
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-            questions = dict.fromkeys(self._there, FindFile(str(mark), content))
+            question = FindFile(str(mark), hashlib.sha256(content).hexdigest())
+            questions = dict.fromkeys(self._there, question)
             for host, seen in self._steps.ask(questions, FileFound).items():
                 self._found[host].sees_folder = seen.there
         finally:
@@ -198,11 +194,8 @@ class HostSurvey:
         own = {host: address for host in self._there if (address := self._found[host].address) is not None}
         orders = {host: HoldPorts(address, 1, first, last) for host, address in own.items()}
         hosts: dict[str, str] = {}
-        for host, answer in self._steps.ask(orders, Held).items():
-            if (reason := answer.lacking(1)) is not None:
-                self._found[host].problem = f"{host}: {reason}"
-            else:
-                hosts[host_port(own[host], answer.ports[0])] = host
+        for host, (port,) in self._steps.hold_ports(orders).items():
+            hosts[host_port(own[host], port)] = host
         wanted = {host: [address for address in hosts if hosts[address] != host] for host in hosts.values()}
         tried = self._steps.unreached(wanted)
         for host, addresses in wanted.items():

@@ -3,9 +3,11 @@
 Each ends with a sentence that names the host, and leaves nothing. DTRAIN_TRIALS=1 runs them: they take minutes.
 """
 
+import json
 import os
 import signal
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hosts.rig import Rig, Ways, needs_hosts
@@ -155,3 +157,22 @@ def test_a_host_whose_disk_is_full_is_named_before_a_task_starts(rig, start):
         assert "h2: No space left on device in " in launch.err
     finally:
         rig.run("h2", "sh", "-c", "rm /run/dtrain-host/disk/full")
+
+
+def test_a_server_that_stands_still_on_another_host_than_the_leaders_is_killed_and_started_again(rig, start):
+    launch = start("h1,h2,h3", 100_000, "--set", "checkpoint.every_s=1")
+    first_steps(launch)
+    said = json.loads((launch.run_dir / "tasks/ps-1/status.json").read_text())
+    (pid,) = [pid for pid in rig.processes("h2") if pid_there(pid) == said["pid"]]
+    os.kill(pid, signal.SIGSTOP)
+    launch.wait_for(lambda: launch.events("kill order"), "the order to kill it")
+    wait_progress(launch, "worker-1", "chief-0")
+    launch.send(signal.SIGINT)
+    assert launch.end() == 130
+    assert "ps:1 is killed: chief:0 has not heard of it for 5 s" in launch.err
+
+
+def pid_there(pid):
+    """The number of a process on its own host."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("NSpid")).split()[-1])

@@ -95,3 +95,41 @@ def test_a_task_that_comes_late_looks_for_the_leader(short):
     )
     assert link.reply.incarnation == 1
     link.close()
+
+
+@pytest.mark.parametrize(
+    ("leads", "asked"), [("worker:8", 3), ("worker:99", 10)], ids=["known", "a stranger"]
+)
+def test_who_asks_a_task_that_has_heard_of_the_leader_goes_there_at_once(short, leads, asked):
+    """A name that is none of the run's is passed over; then all are asked in turn."""
+    tasks = [CHIEF, *(TaskId.parse(f"worker:{index}") for index in range(9))]
+    knows = Refusal(reason="it does not lead", kind=RefusalKind.NOT_LEADING, leads=leads)
+    others = {f"worker_{index}": Server(NOT_LEADING) for index in range(1, 8)}
+    cluster = Cluster(
+        chief_0=Server(NOT_LEADING), worker_0=Server(knows), worker_8=Server(alive(1)), **others
+    )
+    finder = LeaderFinder(tasks, cluster.connect)
+    link = HeartbeatLink(
+        "the leader", finder.connect, Someone(), connect_s=20.0, patience_s=60.0, on_not_leading=finder.go_on
+    )
+    link.close()
+    assert (len(cluster.asked), cluster.asked[-1], finder.reached) == (asked, "worker:8", tasks[9])
+
+
+def test_a_task_counts_as_the_leader_only_once_it_has_answered_as_one(short):
+    """Else one that asks itself, by a rumour, would tell itself for ever that it leads."""
+    told = []
+    rumour = Refusal(reason="it does not lead", kind=RefusalKind.NOT_LEADING, leads="worker:0")
+    cluster = Cluster(chief_0=Server(rumour), worker_0=Server(NOT_LEADING), worker_1=Server(alive(1)))
+    finder = LeaderFinder(TASKS, cluster.connect)
+
+    def go_on(leads):
+        told.append(leads)
+        finder.go_on(leads)
+
+    link = HeartbeatLink(
+        "the leader", finder.connect, Someone(), connect_s=20.0, patience_s=60.0, on_not_leading=go_on
+    )
+    assert (told, link.heard, finder.reached) == (["worker:0", None], True, SECOND)
+    link.close()
+    assert not link.heard

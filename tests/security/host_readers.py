@@ -117,7 +117,7 @@ def sound_answers(host: str = "h1") -> Case:
     records = {
         f"{FOLDER}/status.json": status,
         f"{FOLDER}/attempt-0/failure.json": FailureRecord(str(WORKER), "boom", monotonic_s=beat),
-        f"{FOLDER}/attempt-0/kill.json": KillRequest("silent"),
+        f"{FOLDER}/kill.json": KillRequest("silent", 0, beat, 5.0),
         "tasks/worker-7/joined.json": JoinedRecord(1, 0.5, TaskRecord("worker:7", host=host)),
         "spec.json": RunSpec(),
     }
@@ -232,21 +232,17 @@ def read_host(path: Path) -> None:
 
 
 def _orders() -> bytes:
-    status = msgspec.json.encode(TaskStatus("worker:1", 7, "h2"))
     return _lines(
         told.BeginRun("run", "h1", "/p.py", "d", "/", 8.0, {"metrics.jsonl": 3}),
         *(told.Ping(time.monotonic()), told.CodePart("d", b"tar", True)),
         *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
         told.ReleasePorts(),
         StartTask("worker:0", 0, ["/p.py"], {"A": "b"}, {}, "/", "/run/output.log", needs_grpc=False),
-        *(
-            told.Put(f"{FOLDER}/status.json", status),
-            told.Put("tasks/ps-0/status.json", b"{}"),
-            told.Put("tasks/ps-0/status.json", None),
-        ),
+        told.Put(f"{FOLDER}/attempt-0/slow.json", b'{"factor": 2.0}'),
+        told.Put(f"{FOLDER}/attempt-0/slow.json", None),
         *(told.SignalOrder("worker:0", 0, 15), told.Fetch(), told.Fetch(7)),
         *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),
-        *(told.FindFile("/x", b"x"),),
+        *(told.FindFile("/x", "0" * 64),),
     )
 
 
@@ -274,7 +270,6 @@ def read_orders(path: Path) -> None:
         "unreachable": lambda addresses, timeout_s: {},
         "hold": lambda order, held: told.Held([]),
         "welcome": lambda environment: WELCOME,
-        "_content": lambda path, nbytes: None,
         "_holds": lambda program, digest: True,
         "_LAST_WORD_S": 0.0,
     }

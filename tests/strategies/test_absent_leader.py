@@ -169,3 +169,19 @@ def test_a_thread_beside_the_program_s_only_asks_the_next_one():
     beside.start()
     beside.join()
     assert (found.asked, finder.task) == ([], TASKS[1])
+
+
+def test_a_task_that_has_a_lease_at_the_leader_asks_no_other_one_whatever_fails():
+    """Of hundreds that begin together, those that were not answered in time had asked all others in turn."""
+    found, finder = election({0, 1, 2}, own=3, members={0, 1, 2, 3})
+    found.heard = lambda: str(TASKS[2])
+    found._connect = None
+
+    def refused(timeout_s):
+        raise PeerLostError("it does not answer in time")
+
+    with pytest.raises(PeerLostError):
+        found.heeded(refused)(0.1)
+    assert finder.task == TASKS[0]
+    found.not_leading()
+    assert (finder.task, found.asked) == (TASKS[2], [])

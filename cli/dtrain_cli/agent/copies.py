@@ -31,10 +31,10 @@ from dtrain_cli.agent.messages import AllMade, Appended, FileNews, MadePart, Rep
 _TASK = r"tasks/[a-z]+-\d{1,9}"
 _ATTEMPT = rf"{_TASK}/attempt-\d{{1,9}}"
 _RECORD = re.compile(
-    rf"spec\.json|{_TASK}/(status|joined)\.json|{_ATTEMPT}/((failure|kill)\.json|seconds-\d{{1,9}}\.bin)"
+    rf"spec\.json|{_TASK}/(status|joined|kill)\.json|{_ATTEMPT}/(failure\.json|seconds-\d{{1,9}}\.bin)"
 )
 _GROWS = re.compile(rf"(metrics|reports)\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
-_ORDER = re.compile(rf"{_TASK}/status\.json|{_ATTEMPT}/slow\.json")
+_ORDER = re.compile(rf"{_ATTEMPT}/slow\.json")
 RECORD_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 18
 """The largest part of a file in one message."""
@@ -104,10 +104,7 @@ class CopiedFiles:
     def _find(self) -> None:
         """Look for records about tasks of other hosts, which the leader writes, and for timesheets."""
         root = self._files.directory
-        for pattern in (
-            *("tasks/*/attempt-*/kill.json", "tasks/*/attempt-*/seconds-*.bin"),
-            "tasks/worker-*/joined.json",
-        ):
+        for pattern in ("tasks/*/kill.json", "tasks/*/attempt-*/seconds-*.bin", "tasks/worker-*/joined.json"):
             for path in root.glob(pattern):
                 self._records.setdefault(self._name(path), None)
                 if path.name == "joined.json":

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.errors import RunError
-from dtrain.formats.bounded_reading import read_regular
+from dtrain.formats.bounded_reading import open_regular
 from dtrain.process.file_lock import lock
 from dtrain.process.resources import allow_open_files, usable_cores
 from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report, StartTask
@@ -259,8 +259,8 @@ class HostAgent:
                 return messages.Pong(time.monotonic())
             case messages.BeginRun():
                 return self._begin(order)
-            case messages.FindFile(path=path, content=content):
-                return messages.FileFound(_content(path, len(content)) == content)
+            case messages.FindFile(path=path, digest=digest):
+                return messages.FileFound(_holds(path, digest))
             case messages.HoldPorts():
                 return hold(order, self._ports)
             case messages.Listen(on=on):
@@ -301,8 +301,8 @@ class HostAgent:
         self._lease = Lease(time.monotonic(), order.lease_s)  # the wait for the earlier agent does not count
         check_room(folder)
         self._run = run
-        in_place = Path(order.cwd).is_dir() and _holds(order.program, order.digest)
-        return messages.RunReady(str(folder), in_place, run.files.newest_step)
+        known = order.program is None or _holds(order.program, order.digest)
+        return messages.RunReady(str(folder), known and Path(order.cwd).is_dir(), run.files.newest_step)
 
     def _start(self, order: StartTask, run: RunHere) -> Refused | None:
         task = TaskId.parse(order.task)
@@ -333,17 +333,9 @@ class HostAgent:
             self._launcher.send(event)
 
 
-def _content(path: str, nbytes: int) -> bytes | None:
+def _holds(path: str, digest: str | None) -> bool:
     try:
-        return read_regular(path, nbytes)
-    except OSError:
-        return None
-
-
-def _holds(program: str | None, digest: str | None) -> bool:
-    if program is None:
-        return True
-    try:
-        return hashlib.sha256(Path(program).read_bytes()).hexdigest() == digest
+        with open(open_regular(path), "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
     except OSError:
         return False

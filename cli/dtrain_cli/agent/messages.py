@@ -241,10 +241,10 @@ class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
 
 
 class FindFile(msgspec.Struct, frozen=True, tag="look"):
-    """A question whether a file is there with this content."""
+    """A question whether a file is there whose contents have this SHA-256."""
 
     path: str
-    content: bytes
+    digest: str
 
 
 class FileFound(msgspec.Struct, frozen=True, tag="seen"):

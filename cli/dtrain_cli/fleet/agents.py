@@ -3,7 +3,8 @@
 `turn` waits for something to happen and returns what is left for its caller: answers, and the fate of hosts.
 """
 
-import selectors
+import math
+import select
 import time
 from collections.abc import Callable, Iterable
 
@@ -11,14 +12,7 @@ import msgspec
 
 from dtrain.errors import RunError
 from dtrain_cli.agent import messages
-from dtrain_cli.fleet.host_rules import (
-    Action,
-    Gone,
-    HostsAlive,
-    LogInAgain,
-    SendPing,
-    unfit,
-)
+from dtrain_cli.fleet.host_rules import Action, Gone, HostsAlive, LogInAgain, SendPing, unfit
 from dtrain_cli.fleet.link import HostError, Link
 from dtrain_cli.fleet.mirror import HostClock, Mirror
 from dtrain_cli.targets.ssh import AgentOpener
@@ -77,78 +71,75 @@ class Agents:
         self._opener = opener
         self._begin = begin
         self._mirror = mirror
-        self._selector = selectors.DefaultSelector()
-        self._writes: dict[str, int] = {}
+        self._sources: list[HasFileno] = []
 
     def wake_on(self, source: HasFileno) -> None:
-        self._selector.register(source, selectors.EVENT_READ, None)
+        self._sources.append(source)
 
     def log_in(self, host: str) -> None:
         """Start a login to a host; `AgentAnswer` with its last word, or `StreamEnded`, follows."""
-        self._drop(host)
-        link = Link(host, self._opener.open(host))
-        self.members[host] = AgentHost(link)
-        self._selector.register(link, selectors.EVENT_READ, link)
+        if (before := self.members.pop(host, None)) is not None:
+            before.link.kill()
+        self.members[host] = AgentHost(Link(host, self._opener.open(host)))
 
     def send(self, host: str, order: messages.Order) -> None:
         member = self.members.get(host)
         if member is not None:
             member.link.send(order)
             member.link.pump()
-            self._watch_writing(member.link)
 
     def turn(self, until_s: float) -> list[News]:
         """Wait for news until a moment (monotonic), and return them; copied files are written at once."""
         news: list[News] = []
-        woken = False
         while True:
             now_s = time.monotonic()
-            wait_s = max(0.0, min(until_s, self.alive.next_s(now_s)) - now_s)
-            for key, mask in self._selector.select(wait_s):
-                link = key.data
-                if not isinstance(link, Link):
-                    woken = True
-                elif mask & selectors.EVENT_WRITE:
-                    link.pump()
-                    self._watch_writing(link)
-                else:
-                    news += self._receive(link)
+            ready = self._wait(min(until_s, self.alive.next_s(now_s)) - now_s)
+            news += self._receive(ready)
             for action in self.alive.due(time.monotonic()):
                 news += self._act(action)
-            if news or woken or time.monotonic() >= until_s:
+            if news or any(source in ready for source in self._sources) or time.monotonic() >= until_s:
                 return news
+
+    def _wait(self, wait_s: float) -> list[HasFileno]:
+        """Wait for streams and sources that can be read, and return them; write what can be written."""
+        links = [member.link for member in self.members.values() if not member.link.over]
+        watched: dict[int, HasFileno] = {each.fileno(): each for each in (*self._sources, *links)}
+        poll = select.poll()
+        for descriptor in watched:
+            poll.register(descriptor, select.POLLIN)
+        for link in links:
+            if link.waiting_bytes:
+                poll.register(link.writing_end, select.POLLOUT)
+        ready = poll.poll(math.ceil(1000 * max(0.0, wait_s)))
+        for link in links:
+            link.pump()
+        return [watched[descriptor] for descriptor, _ in ready if descriptor in watched]
 
     def close(self) -> None:
         """End every agent, and with it what it has started; wait for the processes that carried them."""
-        if not self.members:
-            return
+        self._sources.clear()
         for member in self.members.values():
-            self._unwatch_writing(member.link)
             member.link.close()
         deadline_s = time.monotonic() + _TURN_S * 5
         while time.monotonic() < deadline_s and any(not m.link.over for m in self.members.values()):
-            for key, _ in self._selector.select(_TURN_S):
-                if isinstance(key.data, Link):
-                    self._receive(key.data)
-                elif key.data is None:
-                    self._selector.unregister(key.fileobj)
-        for host in list(self.members):
-            self._drop(host)
-        self._selector.close()
+            self._receive(self._wait(_TURN_S))
+        while self.members:
+            self.members.popitem()[1].link.kill()
 
-    def _receive(self, link: Link) -> list[News]:
-        member = self.members.get(link.host)
-        if member is None or member.link is not link:
-            return []
+    def _receive(self, ready: Iterable[HasFileno]) -> list[News]:
         news: list[News] = []
-        try:
-            for answer in link.read():
-                news += self._handle(link.host, member, answer)
-        except HostError as error:
-            link.kill()
-            member.why = str(error)
-        if link.over:
-            news += self._ended(link, member)
+        for link in ready:
+            member = self.members.get(link.host) if isinstance(link, Link) else None
+            if member is None or member.link is not link:
+                continue
+            try:
+                for answer in link.read():
+                    news += self._handle(link.host, member, answer)
+            except HostError as error:
+                link.kill()
+                member.why = str(error)
+            if link.over:
+                news += self._ended(link, member)
         return news
 
     def _handle(self, host: str, member: AgentHost, answer: messages.Answer) -> list[News]:
@@ -189,8 +180,6 @@ class Agents:
         return news
 
     def _ended(self, link: Link, member: AgentHost) -> list[News]:
-        self._selector.unregister(link)
-        self._unwatch_writing(link)
         code = link.exit_code()
         reason, again = member.why, False
         if reason is None:
@@ -214,33 +203,12 @@ class Agents:
                     self.alive.cut(host, time.monotonic())
                     return [StreamEnded(host, str(error), again=False)]
             case Gone(host=host, usable=usable):
-                if not usable:
-                    self._drop(host, forget=False)
+                if not usable and host in self.members:
+                    self.members[host].link.kill()
                 return [action]
             case HostNews():
                 return [action]
         return []
-
-    def _drop(self, host: str, forget: bool = True) -> None:
-        if (member := self.members.get(host)) is None:
-            return
-        if not member.link.over:
-            self._selector.unregister(member.link)
-            self._unwatch_writing(member.link)
-        member.link.kill()
-        if forget:
-            del self.members[host]
-
-    def _watch_writing(self, link: Link) -> None:
-        if link.waiting_bytes and link.host not in self._writes:
-            self._writes[link.host] = link.writing_end
-            self._selector.register(link.writing_end, selectors.EVENT_WRITE, link)
-        elif not link.waiting_bytes:
-            self._unwatch_writing(link)
-
-    def _unwatch_writing(self, link: Link) -> None:
-        if (descriptor := self._writes.pop(link.host, None)) is not None:
-            self._selector.unregister(descriptor)
 
     def unheard(self, host: str) -> str:
         member = self.members.get(host)
@@ -249,6 +217,12 @@ class Agents:
         words = member.link.words().splitlines()
         printed = f", which has printed {words[-1][:_WORDS_MAX]!r}," if words else ""
         return f"{host}: the login{printed} has started no agent (does its shell wait for an answer?)"
+
+    def heard_s(self, host: str) -> float:
+        """Return the last moment of a host's clock that it has told, by the clock here."""
+        member = self.members.get(host)
+        told_s = self.alive.told_s(host) if member and member.clock else -math.inf
+        return told_s + (member.clock.offset_s if member and member.clock else 0.0)
 
     def up(self, hosts: Iterable[str]) -> list[str]:
         return [host for host in hosts if self.alive.is_heard(host)]

@@ -86,6 +86,10 @@ class HostsAlive:
     def is_up(self, host: str) -> bool:
         return host in self._hosts and self._hosts[host].up
 
+    def told_s(self, host: str) -> float:
+        """Return the newest moment of the agent's own clock; what it sent before has come before."""
+        return self._hosts[host].agent_s if host in self._hosts else -math.inf
+
     def is_heard(self, host: str) -> bool:
         return self.is_up(host) and not self._hosts[host].silent
 

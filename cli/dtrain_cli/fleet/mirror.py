@@ -1,12 +1,10 @@
 """The launcher's copies of what tasks write on other hosts, and what it passes on to those tasks.
 
-Times are those of the launcher's clock. The newest checkpoint has its second place here. On one machine the
-chief reads a server's status from its file; here the launcher passes on the fields that it reads, and the
+Times are those of the launcher's clock. The newest checkpoint has its second place here. Passed on are the
 orders to single tasks that other commands leave in the run directory (`dtrain chaos`).
 """
 
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -19,23 +17,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from dtrain.cluster import Role, TaskId
+from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
 from dtrain.runs.files import RunFiles, read_record, write_record
 from dtrain.runs.json_file import overwrite_json, replace_json
 from dtrain.runs.states import FailureKind
+from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
-from dtrain_cli.agent.messages import (
-    AllMade,
-    Appended,
-    Fetch,
-    FileNews,
-    MadePart,
-    Order,
-    Put,
-    Replaced,
-    SignalOrder,
-)
 from dtrain_cli.launch.tasks import launcher_failure
 
 _CLOCK = "monotonic_s"
@@ -70,7 +58,7 @@ class Mirror:
     def said(self, task: TaskId) -> Mapping[str, Any] | None:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
-    def write(self, host: str, news: FileNews, clock: HostClock) -> None:
+    def write(self, host: str, news: messages.FileNews, clock: HostClock) -> None:
         """Write what an agent sends, unless its host may not write there, or has sent too much."""
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
@@ -78,12 +66,14 @@ class Mirror:
             return
         with contextlib.suppress(OSError):
             match news:
-                case Appended(path=path, data=data) if grows(path) and nbytes <= HOST_BYTES_MAX:
+                case messages.Appended(path, data) if grows(path) and nbytes <= HOST_BYTES_MAX:
                     sizes[path] = sizes.get(path, 0) + len(data)
                     last = _NO_MORE if path.endswith(".log") else b""
                     with open(self._made(path), "ab") as file:
                         file.write(data if nbytes + len(data) <= HOST_BYTES_MAX else last)
-                case Replaced(path=path, data=data) if is_record(path) and len(data) <= RECORD_BYTES_MAX:
+                case messages.Replaced(path=path, data=data) if (
+                    is_record(path) and len(data) <= RECORD_BYTES_MAX
+                ):
                     sizes.setdefault(path, 0)
                     if (said := news.record()) is not None:
                         self._replace(path, said, clock)
@@ -131,47 +121,6 @@ def rebased(said: dict[str, Any], offset_s: float) -> dict[str, Any]:
     return moved
 
 
-SERVERS_EVERY_S = 1.0
-"""Well below the lease at a control host, after which a silent server may be killed."""
-FIELDS = ("task", "pid", "host", "attempt", "phase", "monotonic_s")
-
-
-class SharedStatuses:
-    """Passes the statuses of servers on to the chief's host."""
-
-    def __init__(self) -> None:
-        self._next_s = 0.0
-        self._sent: dict[tuple[str, TaskId], Any] = {}
-
-    def due(
-        self,
-        now_s: float,
-        said: Callable[[TaskId], Mapping[str, Any] | None],
-        places: Mapping[TaskId, str],
-        clocks: Mapping[str, HostClock],
-    ) -> Iterator[tuple[str, Put]]:
-        """Yield the statuses that are due, each with the host that gets it; `clocks` has the live hosts."""
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + SERVERS_EVERY_S
-        readers = {host for task, host in places.items() if task.role is Role.CHIEF}
-        for task in [task for task in places if task.role is Role.PS]:
-            status = said(task)
-            if status is None or places[task] not in clocks:
-                continue
-            for host in readers - {places[task]}:
-                beat = status.get("attempt"), status.get("monotonic_s")
-                if host in clocks and self._sent.get((host, task)) != beat:
-                    self._sent[host, task] = beat
-                    yield host, _put(task, status, clocks[places[task]].offset_s - clocks[host].offset_s)
-
-
-def _put(task: TaskId, status: Mapping[str, Any], offset_s: float) -> Put:
-    fields = {name: status[name] for name in FIELDS if name in status}
-    path = f"tasks/{task.role}-{task.index}/status.json"
-    return Put(path, json.dumps(rebased(fields, offset_s)).encode())
-
-
 class SecondPlace:
     """The copy of one run's newest checkpoint: its `step`, and the host and step that are `asked` for now."""
 
@@ -183,26 +132,26 @@ class SecondPlace:
         self._why: str | None = None
         self._arriving = ArrivingCheckpoint(files.checkpoints)
 
-    def due(self, saved: Mapping[str, int]) -> tuple[str, Fetch] | None:
+    def due(self, saved: Mapping[str, int]) -> tuple[str, messages.Fetch] | None:
         """Return the order to send a newer checkpoint, and its host; `saved` has each host's newest step."""
         host = max(saved, key=saved.__getitem__, default=None)
         if host is None or self.asked is not None or saved[host] == self._tried:
             return None
         self._tried = saved[host]
         self.asked = host, saved[host]
-        return host, Fetch(saved[host])
+        return host, messages.Fetch(saved[host])
 
-    def write(self, host: str, part: MadePart | AllMade) -> str | None:
+    def write(self, host: str, part: messages.MadePart | messages.AllMade) -> str | None:
         """Write what has arrived; return why there is no copy if that is news."""
         asked_host, step = self.asked or (None, None)
-        if host != asked_host or (isinstance(part, AllMade) and part.step != step):
+        if host != asked_host or (isinstance(part, messages.AllMade) and part.step != step):
             return None  # the launcher has not asked for it
         try:
             problems = self._arriving.write(part)
         except OSError as error:
             self._arriving.drop()
             problems = [f"it cannot be written: {error.strerror}"]
-        if isinstance(part, MadePart):
+        if isinstance(part, messages.MadePart):
             return None
         self.asked = None
         if problems:
@@ -218,7 +167,7 @@ class SecondPlace:
             self.asked = self._tried = None
             self._arriving.drop()
 
-    def parts(self) -> Iterator[MadePart | AllMade]:
+    def parts(self) -> Iterator[messages.MadePart | messages.AllMade]:
         if self.step is not None:
             yield from checkpoint_parts(self._files.checkpoints, self.step)
 
@@ -250,7 +199,7 @@ class OrdersForTasks:
 
     def due(
         self, attempts: Mapping[TaskId, int], host_of: Callable[[TaskId], str]
-    ) -> Iterator[tuple[str, Order]]:
+    ) -> Iterator[tuple[str, messages.Order]]:
         now_s = time.monotonic()
         if now_s < self._look_s:
             return
@@ -264,11 +213,11 @@ class OrdersForTasks:
             slow = self._files.slow(task, attempt)
             if self._is_new(slow):
                 path = str(slow.relative_to(self._files.directory))
-                yield host_of(task), Put(path, slow.read_bytes() if slow.exists() else None)
+                yield host_of(task), messages.Put(path, slow.read_bytes() if slow.exists() else None)
             asked = self._files.signal(task, attempt)
             if self._is_new(asked):
                 number = msgspec.json.decode(asked.read_bytes(), type=int)
-                yield host_of(task), SignalOrder(str(task), attempt, number)
+                yield host_of(task), messages.SignalOrder(str(task), attempt, number)
 
     def _is_new(self, path: Path) -> bool:
         try:

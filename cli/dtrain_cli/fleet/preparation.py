@@ -90,8 +90,8 @@ class Preparation:
         held = self.ask(orders, messages.Held)
         for host, answer in held.items():
             if (reason := answer.lacking(orders[host].count)) is not None:
-                raise HostError(f"{host}: {reason}")
-        return {host: answer.ports for host, answer in held.items()}
+                self._give_up(host, f"{host}: {reason}")
+        return {host: answer.ports for host, answer in held.items() if host not in self.unfit}
 
     def unreached(self, addresses: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
         """Have each host connect to addresses that others hold; return, by host, why it cannot reach some."""

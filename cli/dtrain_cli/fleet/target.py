@@ -32,7 +32,6 @@ from dtrain_cli.fleet.mirror import (
     Mirror,
     OrdersForTasks,
     SecondPlace,
-    SharedStatuses,
     keep_failure,
 )
 from dtrain_cli.fleet.preparation import Preparation
@@ -180,7 +179,6 @@ class FleetTarget:
         self._queued: list[Event] = []
         self._orders = OrdersForTasks(run.files)
         self._attempts: dict[TaskId, int] = {}
-        self._shared = SharedStatuses()
         self._master: tuple[str, int] | None = None
 
     # -- the start
@@ -305,6 +303,9 @@ class FleetTarget:
     def host_of(self, launch: TaskLaunch) -> str:
         return self._locations.host_of(launch.task)
 
+    def heard_s(self, task: TaskId) -> float:
+        return self._agents.heard_s(self._locations.host_of(task))
+
     def can_start(self, task: TaskId) -> bool:
         host = self._locations.host_of(task)
         return self._agents.alive.is_up(host) and host not in self._unheld
@@ -321,9 +322,7 @@ class FleetTarget:
         return FleetTask(self._agents, host, launch.task, launch.attempt, launch.program is not None)
 
     def wake_on(self, source: HasFileno) -> None:
-        """Have `events` return as soon as `source` can be read; the signals wake it already."""
-        if source is not self._signals:
-            self._agents.wake_on(source)
+        self._agents.wake_on(source)
 
     def events(self, until_s: float) -> list[Event]:
         if self._queued:
@@ -332,10 +331,6 @@ class FleetTarget:
             self._handle_news(news)
         for host, order in self._orders.due(self._attempts, self._locations.host_of):
             self._agents.send(host, order)
-        clocks = {host: member.clock for host, member in self._agents.members.items() if member.clock}
-        due = self._shared.due(time.monotonic(), self._mirror.said, self._locations.places, clocks)
-        for host, status in due:
-            self._agents.send(host, status)
         self._copy_checkpoint()
         events, self._queued = self._queued, []
         return events

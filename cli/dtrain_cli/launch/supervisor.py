@@ -262,7 +262,7 @@ class Supervisor(TaskSupervisor):
                 life.stuck[attempt] = found
                 self._ask_for_stacks([life])  # it has until the next poll to write them
                 continue
-            if (request := found or life.kill_request()) is not None:
+            if (request := found or life.kill_request(self._target.heard_s(life.task))) is not None:
                 life.state = TaskState.STOPPING
                 self._say(f"{life.task} is killed: {request.reason}")
                 self._note("kill order", task=str(life.task), reason=request.reason)

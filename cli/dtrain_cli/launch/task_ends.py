@@ -60,9 +60,10 @@ class TaskEnds:
         if not self.leader_changes:
             return self._first
         leading = [life for life in self._lives.values() if life.status is not None and life.status.leads]
-        there = [life.task for life in leading if not life.ended]
+        there = [life.task for life in leading if life.has_process]
         done = [life.task for life in leading if life.state == TaskState.SUCCEEDED]
-        return next(iter([*there, *done]), self._first)
+        died = [life.task for life in leading if not life.ended]
+        return next(iter([*there, *done, *died]), self._first)
 
     @property
     def run_succeeded(self) -> bool:

@@ -205,7 +205,9 @@ class TaskSupervisor:
         life.status = None
         life.started_s = self._clock()
         try:
-            RunFiles(life.launch.run_dir).status(life.task).unlink(missing_ok=True)
+            files = RunFiles(life.launch.run_dir)
+            for of_another in (files.status(life.task), files.kill(life.task)):
+                of_another.unlink(missing_ok=True)
             life.handle = self._target.start(life.launch)
         except OSError as error:
             reason = f"cannot be started: {error.strerror} ({error.filename or 'fork'})"

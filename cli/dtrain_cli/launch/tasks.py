@@ -199,17 +199,26 @@ class TaskLife(msgspec.Struct):
             if status is not None and status.attempt == self.launch.attempt:
                 self.status = status
 
-    def kill_request(self) -> KillRequest | None:
+    def kill_request(self, heard_s: float) -> KillRequest | None:
+        """Return the request to kill the present attempt: it answered last, or its own status is as old.
+
+        `heard_s` is the last moment of which its host has told. What a cut cable holds back, or is of an
+        earlier boot, speaks of a later one.
+        """
         if self.launch.program is None or not os.path.lexists(path := self._polled_files()[1]):
             return None
+        said_s = self.status.monotonic_s if self.status else heard_s
         with contextlib.suppress(RunError):
-            return read_record(path, KillRequest)
+            if (request := read_record(path, KillRequest)) is None:
+                return None
+            stood = said_s + request.silent_s <= request.monotonic_s <= heard_s
+            return request if stood or request.attempt == self.launch.attempt else None
         return None
 
     def _polled_files(self) -> tuple[Path, Path]:
         if self._paths is None or self._paths[0] is not self.launch:
             files = RunFiles(self.launch.run_dir)
-            self._paths = (self.launch, files.status(self.task), files.kill(self.task, self.launch.attempt))
+            self._paths = (self.launch, files.status(self.task), files.kill(self.task))
         return self._paths[1:]
 
     @property

@@ -101,6 +101,9 @@ class Target(Protocol):
     def host_of(self, launch: TaskLaunch) -> str:
         """Return the name of the host on which a task runs."""
 
+    def heard_s(self, task: TaskId) -> float:
+        """Return the last moment (monotonic, here) of which a task's host has told all that its task says."""
+
     def can_start(self, task: TaskId) -> bool:
         """Return whether a task's host can start it now; where it cannot, it may later."""
 

@@ -29,7 +29,9 @@ class Refusal(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         reason: one sentence for a person; programs decide by the kind.
+        leads: the task that leads, if the receiver does not and has just heard from it.
     """
 
     reason: str
     kind: RefusalKind = RefusalKind.MISTAKE
+    leads: str | None = None

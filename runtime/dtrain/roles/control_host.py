@@ -31,6 +31,7 @@ class ControlHandler:
         control: the machine. Other threads reach it by `ask` alone.
         ended: set when no other task will talk to this one any more, or it has failed.
         leads: whether this task is the one that others ask. One that may lead later sends them on.
+        leader: returns who leads, where this task does not and knows it.
     """
 
     answers_at_once = True
@@ -54,6 +55,7 @@ class ControlHandler:
         self.ended = clock.event()
         self.failure: str | None = None
         self.leads = True
+        self.leader: Callable[[], str | None] = lambda: None
         self._hello = hello
         self._decide = decide
         self._note = note
@@ -80,7 +82,7 @@ class ControlHandler:
         sender = TaskId.parse(caller.hello.task)
         if not self.leads:
             reason = f"{self._hello.task} does not lead"
-            caller.send(Refusal(reason=reason, kind=RefusalKind.NOT_LEADING))
+            caller.send(Refusal(reason=reason, kind=RefusalKind.NOT_LEADING, leads=self.leader()))
             return Answer.ONE
         with self._lock:
             self._callers.add(caller)

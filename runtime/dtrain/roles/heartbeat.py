@@ -17,6 +17,7 @@ from dtrain.process.clock import SYSTEM, Clock, Running
 from dtrain.protocol.membership import LEASE_S
 from dtrain.roles.server_answers import check_numbers
 from dtrain.runs.reporting import Reporter
+from dtrain.wire.channel import Channel
 from dtrain.wire.peer import Connect, Peer
 
 INTERVAL_S = 1.0
@@ -39,7 +40,7 @@ class HeartbeatLink:
         clock: Clock = SYSTEM,
         book: AddressBook | None = None,
         moved_to: str | None = None,
-        on_not_leading: Callable[[], None] = lambda: None,
+        on_not_leading: Callable[[str | None], None] = lambda leads: None,
     ) -> None:
         """Connect, and renew the lease once, so that `reply` is there.
 
@@ -48,8 +49,8 @@ class HeartbeatLink:
             on_silence: called whenever another lease is over without an answer, from the first connection on.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
-            on_not_leading: called where the task that was asked does not lead: the next connection is to
-                another one.
+            on_not_leading: called where the task that was asked does not lead, with the one that it says
+                does: the next connection is to another one.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.
@@ -69,6 +70,7 @@ class HeartbeatLink:
         self._on_silence = on_silence
         self._on_not_leading = on_not_leading
         self.failure: DtrainError | None = None
+        self._heard_on: Channel | None = None
         # Larger than that of every earlier process, also of an earlier run whose checkpoint remembers what it
         # pushed, and also if the clock was set back meanwhile: attempts of one run only rise.
         self.answer = self._first_beat(
@@ -87,6 +89,11 @@ class HeartbeatLink:
     @property
     def incarnation(self) -> int:
         return self.reply.incarnation
+
+    @property
+    def heard(self) -> bool:
+        """Whether the last answer on this connection was one of a task that leads."""
+        return self._peer.channel is not None and self._peer.channel is self._heard_on
 
     def hurry(self) -> None:
         """From another thread: ask the server now, without waiting for the next second."""
@@ -125,6 +132,7 @@ class HeartbeatLink:
         else:
             answer = self._peer.ask(beat, asked_s + within_s).message
         if isinstance(answer, HeartbeatReply):
+            self._heard_on = self._peer.channel
             check_numbers(self._peer.name, answer)
             if answer.moved and self._book is not None:
                 self._book.learn_all(answer.moved)
@@ -135,7 +143,7 @@ class HeartbeatLink:
             raise PeerLostError(answer.reason)
         if isinstance(answer, Refusal) and answer.kind is RefusalKind.NOT_LEADING:
             self._peer.close()
-            self._on_not_leading()
+            self._on_not_leading(answer.leads)
             raise PeerLostError(answer.reason)
         raise PeerRefusedError(
             answer.reason if isinstance(answer, Refusal) else f"{self._peer.name} answered {answer}"

@@ -20,6 +20,7 @@
                                     layers have learned by `adapt`
         tasks/worker-0/
             status.json             `TaskStatus`: written by the task itself about twice a second
+            kill.json               `KillRequest`: it does not answer; by the chief, for the launcher
             joined.json             `JoinedRecord`: of a worker that has joined the run (`runs.joined`)
             attempt-0/output.log    stdout and stderr of one attempt, together and complete
             attempt-0/failure.json  `FailureRecord`: why the attempt died, by the task or its reaper
@@ -27,7 +28,6 @@
             attempt-0/seconds-0.bin where the time of a replica went (`runs.ledger.Timesheet`)
             attempt-0/slow.json     `Slowdown`: of the attempt from now on, by `dtrain chaos`
             attempt-0/signal.json   a number: a signal to the attempt on another host, by `dtrain chaos`
-            attempt-0/kill.json     `KillRequest`: it does not answer; by the chief, for the launcher
 
 Small JSON files are replaced as a whole (written aside, then renamed), so a reader never sees half of one.
 Where the disk has no room for the new one, the old one is overwritten; a reader that comes in the midst of
@@ -173,9 +173,17 @@ class Slowdown(msgspec.Struct, frozen=True):
 
 
 class KillRequest(msgspec.Struct, frozen=True):
-    """A request to the launcher: kill a server past its lease, and start it again by its restart rule."""
+    """A request to the launcher: kill a task past its lease, and start it again by its restart rule.
+
+    It is for the attempt that answered last, or for one that had not written its status for `silent_s`
+    when this was asked; the launcher knows what runs. `attempt` is None where nothing has answered before,
+    and where a cable may be cut.
+    """
 
     reason: str
+    attempt: int | None = None
+    monotonic_s: Moment = 0.0
+    silent_s: float = 0.0
 
 
 class _Named:
@@ -260,8 +268,14 @@ class RunFiles(msgspec.Struct, frozen=True):
     def signal(self, task: TaskId, attempt: int) -> Path:
         return self.attempt(task, attempt) / "signal.json"
 
-    def kill(self, task: TaskId, attempt: int) -> Path:
-        return self.attempt(task, attempt) / "kill.json"
+    def kill(self, task: TaskId) -> Path:
+        return self.task(task) / "kill.json"
+
+    def request_kill(self, task: TaskId, request: KillRequest) -> None:
+        """Write a request down, also about a task of another host; a failure changes nothing."""
+        with contextlib.suppress(RunError, OSError):
+            self.task(task).mkdir(parents=True, exist_ok=True)
+            write_record(self.kill(task), request)
 
     def attempts(self, task: TaskId) -> Iterator[int]:
         numbers = (path.name.removeprefix("attempt-") for path in self.task(task).glob("attempt-*"))

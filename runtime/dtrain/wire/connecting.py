@@ -168,33 +168,41 @@ class Connector:
 
 ATTEMPT_S = 1.0
 """The longest attempt to reach a task that may be gone; one on this host says so at once."""
+ATTEMPT_S_A_TASK = 0.02
+"""Of hundreds that begin together, each waits until the leader has taken the others in."""
 COMES_S = 2.0
 """The first leader may take so long to appear before others are asked."""
 
 
 class LeaderFinder:
-    """Asks the task that led last, and then the others by rank, until one leads."""
+    """Asks the task that led last, and then the others by rank, until one leads.
+
+    `task` is asked next; `reached` is the one to which the last connection was opened.
+    """
 
     def __init__(self, candidates: Sequence[TaskId], connect: ConnectTask, clock: Clock = SYSTEM) -> None:
         self._candidates = candidates
         self._connect = connect
         self._clock = clock
         self._others_from_s = clock.now() + COMES_S
-        self.task = candidates[0]
+        self._attempt_s = max(ATTEMPT_S, ATTEMPT_S_A_TASK * len(candidates))
+        self.task = self.reached = candidates[0]
 
     def connect(self, timeout_s: float) -> Channel:
         try:
-            channel = self._connect(self.task, min(timeout_s, ATTEMPT_S))
+            channel = self._connect(self.task, min(timeout_s, self._attempt_s))
         except PeerError:
             if self._clock.now() >= self._others_from_s:
                 self.go_on()
             raise
-        self._others_from_s = 0.0
+        self._others_from_s, self.reached = 0.0, self.task
         return channel
 
-    def go_on(self) -> None:
-        place = self._candidates.index(self.task)
-        self.task = self._candidates[(place + 1) % len(self._candidates)]
+    def go_on(self, leads: str | None = None) -> None:
+        """Turn to the task that leads, as another one says; else to the next one."""
+        names = list(map(str, self._candidates))
+        place = names.index(leads) if leads in names else names.index(str(self.task)) + 1
+        self.task = self._candidates[place % len(names)]
 
     def led_by_rank(self, rank: int) -> None:
         self.led_by(self._candidates[min(rank, len(self._candidates) - 1)])

@@ -59,9 +59,9 @@ def test_a_new_agent_goes_on_where_the_earlier_one_was_heard_last(files):
 
 def test_a_leaders_order_to_kill_a_server_of_another_host_is_told(files):
     copied = CopiedFiles(files.directory, {})
-    write(files.kill(TaskId.parse("ps:3"), 2), reason="it does not answer")
+    write(files.kill(TaskId.parse("ps:3")), reason="it does not answer")
     told = [each.path for _ in range(8) for each in copied.news()]
-    assert told == ["tasks/ps-3/attempt-2/kill.json"]
+    assert told == ["tasks/ps-3/kill.json"]
 
 
 @every_row(

@@ -171,8 +171,8 @@ def test_a_host_writes_files_of_its_own_tasks_and_the_leaders_those_of_the_run(l
     run = [
         "metrics.jsonl",
         "spec.json",
-        "tasks/ps-0/attempt-0/kill.json",
-        "tasks/worker-0/attempt-0/kill.json",
+        "tasks/ps-0/kill.json",
+        "tasks/worker-0/kill.json",
     ]
     joined = ["tasks/worker-7/joined.json", "tasks/worker-7/status.json"]
     assert [locations.may_write("h2", path) for path in [*own, *run, *joined]] == [True] * 2 + [False] * 6

@@ -150,6 +150,9 @@ class FakeTarget:
     def wake_on(self, source) -> None:
         assert source is self.inbox
 
+    def heard_s(self, task: TaskId) -> float:
+        return self.now_s
+
     def can_start(self, task: TaskId) -> bool:
         away = {name for at_s, names, _ in self.lost for name in names if self.now_s >= self.begun_s + at_s}
         return str(task) not in away or self.now_s >= self.back_s
@@ -269,6 +272,16 @@ class FakeJournal(Journal):
 
     def save(self) -> None:
         pass
+
+
+class Unheard(FakeTarget):
+    """One where somebody asks from the third second on to kill an attempt of a task, again and again."""
+
+    def events(self, until_s):
+        task, request, files = self.request
+        if self.now_s >= 1003:
+            write_record(files.kill(task), request)
+        return super().events(until_s)
 
 
 def perform(

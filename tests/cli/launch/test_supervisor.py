@@ -3,12 +3,12 @@
 import signal
 
 import pytest
-from cli.launch.fake_launch import FOR_EVER, NAMES, FakeTarget, TaskScript, lost, perform
+from cli.launch.fake_launch import FOR_EVER, NAMES, FakeTarget, TaskScript, Unheard, lost, perform
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dtrain.cluster import Role, TaskId
-from dtrain.runs.files import KillRequest, RunFiles, write_record
+from dtrain.runs.files import KillRequest, RunFiles
 from dtrain.runs.states import ENDED
 from dtrain_cli.launch.policies.patience import LaunchLimits
 
@@ -96,9 +96,9 @@ def test_backoff_doubles_and_is_forgotten_after_a_healthy_minute(tmp_path):
 
 
 def test_a_server_that_the_chief_no_longer_hears_is_killed_and_started_again(tmp_path):
-    target, files, ps = FakeTarget({"chief:0": TaskScript(20)}), RunFiles(tmp_path), TaskId(Role.PS, 0)
-    files.attempt(ps, 0).mkdir(parents=True)
-    write_record(files.kill(ps, 0), KillRequest("chief:0 has not heard of it for 5 s"))
+    target, ps = Unheard({"chief:0": TaskScript(20)}), TaskId(Role.PS, 0)
+    request = KillRequest("chief:0 has not heard of it for 5 s", attempt=0)
+    target.request = ps, request, RunFiles(tmp_path)
     supervisor, outcome = perform(tmp_path, target)
     assert outcome.state == "succeeded"
     assert next(number for _, name, number in target.sent if name == "ps:0") == signal.SIGKILL

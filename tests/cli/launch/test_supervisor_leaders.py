@@ -6,7 +6,7 @@ import signal
 from itertools import pairwise
 
 import pytest
-from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, lost, perform, state
+from cli.launch.fake_launch import SPEC, FakeTarget, TaskScript, Unheard, lost, perform, state
 from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
@@ -135,12 +135,11 @@ def test_a_leader_that_ends_well_is_not_waited_for_by_others_for_long(tmp_path):
 
 @pytest.mark.parametrize("name", ["worker:1", "chief:0", "evaluator:0"])
 def test_any_task_is_killed_that_others_have_ordered_to_be(tmp_path, name):
-    files = RunFiles(tmp_path)
     task = TaskId.parse(name)
-    files.attempt(task, 0).mkdir(parents=True)
-    write_record(files.kill(task, 0), KillRequest("worker:0 has waited 300 s for it"))
     later = {name: TaskScript(9, leads=name == "chief:0")}
-    target = FakeTarget({"chief:0": TaskScript(9, leads=True)}, later=later)
+    target = Unheard({"chief:0": TaskScript(9, leads=True)}, later=later)
+    request = KillRequest("worker:0 has waited 300 s for it", attempt=0)
+    target.request = task, request, RunFiles(tmp_path)
     supervisor, outcome = perform(tmp_path, target, MULTI)
     assert outcome.state == "succeeded"
     assert (name, signal.SIGKILL) in [(each, number) for _, each, number in target.sent]
@@ -176,3 +175,17 @@ def test_a_replica_that_others_wait_for_is_named_from_the_second_second(tmp_path
             2,
             2,
         ]
+
+
+def test_a_run_whose_last_leader_has_ended_well_does_not_wait_for_the_host_of_the_first_one(tmp_path):
+    target = FakeTarget(
+        {
+            "chief:0": TaskScript(leads=True),
+            "worker:0": TaskScript(20, leads=True),
+            "worker:1": TaskScript(20),
+            "evaluator:0": TaskScript(20),
+        },
+        lost=((5.0, ("chief:0",), {}),),
+    )
+    _, outcome = perform(tmp_path, target, MULTI)
+    assert outcome.state == "succeeded"

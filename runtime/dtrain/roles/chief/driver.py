@@ -18,7 +18,7 @@ import numpy as np
 from dtrain import checkpoints
 from dtrain.cluster import Role, TaskId
 from dtrain.config import CheckpointSection, ServerSection, SyncSection, on_servers
-from dtrain.errors import PeerError, PeerLostError, PeerRefusedError, RunError
+from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
 from dtrain.learning.core.drawn_table import DrawnTable
 from dtrain.messages import (
     AnyMessage,
@@ -58,7 +58,7 @@ from dtrain.roles.chief.saver import Saver
 from dtrain.roles.chief.start import Start, restored
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.server_answers import check_marks, check_numbers
-from dtrain.runs.files import KillRequest, RunFiles, read_record, write_record
+from dtrain.runs.files import RunFiles
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
 from dtrain.types import Array
@@ -464,17 +464,3 @@ def _notices(said: TaskStatus) -> Iterator[Hashable]:
         yield process
     if said.notices:
         yield process, said.notices
-
-
-def request_kill(
-    run_dir: Path, task: TaskId, heard_attempt: int | None, reason: str, *, now_s: float, lease_s: float
-) -> None:
-    """Order it, if it is sure that the attempt that runs now is the one that does not answer. It is if this
-    attempt has answered before, or has not written its own status for as long. `heard_attempt` answered last;
-    the server has been silent for `lease_s`.
-    """
-    files = RunFiles(run_dir)
-    with contextlib.suppress(RunError, OSError):
-        status = read_record(files.status(task), TaskStatus)
-        if status is not None and (status.attempt == heard_attempt or now_s - status.monotonic_s >= lease_s):
-            write_record(files.kill(task, status.attempt), KillRequest(reason))

@@ -131,7 +131,8 @@ class LeaderElection:
     """Decides who leads where the leader cannot be reached.
 
     A task of this host whose socket is not served has ended, or is being started again. `members` are the
-    ranks that took part in the call of `fit` before this one; empty before the first.
+    ranks that took part in the call of `fit` before this one; empty before the first. `heard` returns who
+    leads, while this task has a lease there.
     """
 
     def __init__(
@@ -156,6 +157,7 @@ class LeaderElection:
             lost: returns the ranks that the launcher will never start again.
         """
         self.members: Collection[int] = ()
+        self.heard: Callable[[], str | None] = lambda: None
         self._last_step: int | None = None
         self._number = 0
         self._thread = threading.get_ident()
@@ -173,14 +175,15 @@ class LeaderElection:
         self._number = number
         self._last_step = last_step
 
-    def not_leading(self) -> None:
-        """Go on to the next task, as the one that was asked does not lead.
+    def not_leading(self, leads: str | None = None) -> None:
+        """Go on to another task, as the one that was asked does not lead; it may have said which one `leads`.
 
         Where all who have trained are gone, or the first leader never comes, the first of the tasks that are
         not lost for good leads; raises as `poll`.
         """
-        self._finder.go_on()
-        if self._number == 0 or self._own < 0 or threading.get_ident() != self._thread:
+        leads = leads or self.heard()
+        self._finder.go_on(leads)
+        if leads is not None or self._number == 0 or self._own < 0 or threading.get_ident() != self._thread:
             return
         lost = set(self._lost())
         others = self._others - lost - {self._own}
@@ -199,7 +202,7 @@ class LeaderElection:
             try:
                 return connect(timeout_s)
             except PeerError:
-                looks = self._own >= 0 and threading.get_ident() == self._thread
+                looks = self._own >= 0 and threading.get_ident() == self._thread and self.heard() is None
                 if looks and (rank := self.poll()) is not None:
                     self._finder.led_by_rank(rank)
                 raise

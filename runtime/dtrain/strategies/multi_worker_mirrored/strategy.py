@@ -135,6 +135,9 @@ class MultiWorkerMirrored(Strategy):
         )
         if self.is_leader:
             link.on_reply = self._task.write_down
+        self._election.heard = lambda: str(self._finder.reached) if link.heard else None
+        if self._hosting is not None:
+            self._hosting.control.leader = self._election.heard
         self._reporter.waiting(None)
         return link
 

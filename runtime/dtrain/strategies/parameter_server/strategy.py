@@ -15,10 +15,10 @@ from dtrain.parameters import placement
 from dtrain.parameters.placement import unclippable
 from dtrain.process.assignment import TaskAssignment
 from dtrain.protocol.membership import LEASE_S
-from dtrain.roles.chief.driver import request_kill, server_name
+from dtrain.roles.chief.driver import server_name
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.roles.worker.driver import ReplicaDriver
-from dtrain.runs.files import RunFiles
+from dtrain.runs.files import KillRequest, RunFiles
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
@@ -258,9 +258,10 @@ class ServersStrategy(Strategy):
                 for status in link.reply.statuses
                 if status.task == name
             ]
-            heard_attempt = None if busy or not statuses else statuses[0].attempt
-            task = TaskId(Role.PS, server)
-            request_kill(self._run_dir, task, heard_attempt, reason, now_s=time.monotonic(), lease_s=LEASE_S)
+            unsure = busy or not statuses or not self.assignment.on_one_host
+            heard_attempt = None if unsure else statuses[0].attempt
+            request = KillRequest(reason, heard_attempt, time.monotonic(), LEASE_S)
+            RunFiles(self._run_dir).request_kill(TaskId(Role.PS, server), request)
 
     def _make_loops(self) -> Loops:
         """Return the replica that a closure is; it runs functions only in a program with a coordinator."""
