@@ -80,8 +80,8 @@ FILLERS = {
     *("them", "what", "whether", "which"),
 }
 """Words that say nothing in a docstring."""
-ROW = re.compile(r"^\| (.+?) \| (.*?) ?\| ([\d,]+) \| (.*?) ?\|$", re.MULTILINE)
-"""A row of the table in docs/design/budget.md: capability, paths, code lines, and what a user gets for them."""
+ROW = re.compile(r"^\| (.+?) \| (.*?) ?\| ([\d,]+) \|$", re.MULTILINE)
+"""A row of the table in docs/design/budget.md: capability, paths, code lines."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
@@ -389,8 +389,8 @@ def measured(tree: Tree, paths: Mapping[str, str]) -> dict[str, int]:
 def budgets(page: str) -> tuple[dict[str, int], dict[str, str]]:
     """Return the budget of each capability, and the capability of each path, as the page's table has them."""
     rows = ROW.findall(page)
-    paths = {_whole(path): name for name, cell, _, _ in rows for path in re.findall(r"`([\w./]+)`", cell)}
-    return {name: int(number.replace(",", "")) for name, _, number, _ in rows}, paths
+    paths = {_whole(path): name for name, cell, _ in rows for path in re.findall(r"`([\w./]+)`", cell)}
+    return {name: int(number.replace(",", "")) for name, _, number in rows}, paths
 
 
 def _whole(path: str) -> str:

@@ -21,8 +21,9 @@ from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.beginnings import Beginnings
 from dtrain.strategies.interface import Problem, Stepped
 from dtrain.strategies.pipeline.leading import LeadingTraining
+from dtrain.strategies.pipeline.parts import StageParts
 from dtrain.strategies.pipeline.planning import hash_of
-from dtrain.strategies.pipeline.training import StageParts, enter
+from dtrain.strategies.pipeline.training import enter
 from dtrain.wire.channel import MemoryChannel
 
 END_S = 60.0

@@ -175,6 +175,7 @@ class PipelineStrategy(_Constructor):
         n_microbatches: into how many microbatches each batch is cut; None: 8, with "PipeDream" 1.
         schedule: "GPipe" or "1F1B", which give the same bits; "PipeDream" or "PipeDream_2BW", in which stages
             do not wait for each other's updates.
+        stage_replicas: how many tasks compute a stage, microbatches in turn, by its number; else one.
         cluster_resolver: as of `MultiWorkerMirroredStrategy`.
         training: as of `MirroredStrategy`, such as `vertical_sync=True`.
 

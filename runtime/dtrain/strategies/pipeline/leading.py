@@ -18,8 +18,9 @@ from dtrain.roles.stage.driver import LeadingDriver, TermOverError
 from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
+from dtrain.strategies.pipeline.parts import StageParts, share_of
 from dtrain.strategies.pipeline.planning import hash_of, next_term
-from dtrain.strategies.pipeline.training import StageParts, StageTraining, share_of
+from dtrain.strategies.pipeline.training import StageTraining
 from dtrain.types import Array, Blocks
 
 

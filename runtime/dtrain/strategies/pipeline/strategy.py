@@ -33,13 +33,9 @@ from dtrain.strategies.interface import Ended, Problem, Strategy, Training, disc
 from dtrain.strategies.mirrored import BesideEvaluator
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.pipeline.leading import LeadingTraining
+from dtrain.strategies.pipeline.parts import PartsOf, StageParts
 from dtrain.strategies.pipeline.planning import checked_network, hash_of, next_term, planned_stages
-from dtrain.strategies.pipeline.training import (
-    PartsOf,
-    StageParts,
-    StageTraining,
-    enter,
-)
+from dtrain.strategies.pipeline.training import StageTraining, enter
 from dtrain.wire.service import SideBySide
 
 LEAVE_SHARE = 0.45

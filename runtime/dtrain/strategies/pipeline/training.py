@@ -7,20 +7,17 @@ that the leader alone runs callbacks, saves, and decides.
 import contextlib
 import signal
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
-from dtrain.config import PipelineSection
 from dtrain.config.choices import Schedule, StaleGradients
 from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import DtrainError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
-from dtrain.learning.graphs.stages import StageNetwork, StageStep
+from dtrain.learning.graphs.stages import StageStep
 from dtrain.learning.layers.base import Chance, generator_of
 from dtrain.messages import (
     Conclude,
@@ -35,7 +32,6 @@ from dtrain.messages import (
     Verdict,
 )
 from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.placement import Plan
 from dtrain.parameters.updater import Contributions
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
@@ -43,121 +39,18 @@ from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.pipeline_schedule import FLUSHES, base_version, order
 from dtrain.roles.chief.start import Start
 from dtrain.roles.stage.driver import StageDriver, StageStoppedError, TermOverError
-from dtrain.roles.stage.machine import HeldStage, TermShare
+from dtrain.roles.stage.machine import HeldStage
 from dtrain.runs.notices import Notice
-from dtrain.runs.reporting import Reporter
 from dtrain.state.batch_cut import BatchCut
-from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
-from dtrain.strategies.interface import Compute, FitOrder, Problem, Stepped
+from dtrain.strategies.interface import Compute, FitOrder, Stepped
 from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
+from dtrain.strategies.pipeline.parts import PartsOf, StageParts, StageWeights, start_from
 from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
-from dtrain.variables import VariableSpec
 
 PENDING = Outcome(Verdict.PENDING)
-
-
-@dataclass(frozen=True)
-class StageParts:
-    """The pieces of one call of `fit` in one stage.
-
-    Attributes:
-        number: of the call of `fit`.
-        begins: the layers with which the stages begin; none where layers are placed by hand.
-        label: the first layer of this task.
-        plan: of all variables; the server of each is its stage, by its place in `owners`.
-        plans: of each task by itself.
-        owners: the first replica of each stage, the leader first.
-        networks: of this stage, by the place of their segment.
-        leave_s: how long this task may take to end well when it is told to end.
-        cut_at: returns the pieces of the same call where stages begin with other layers.
-    """
-
-    number: int
-    problem: Problem
-    begins: tuple[str, ...]
-    label: str
-    plan: Plan
-    plans: Sequence[Plan]
-    owners: Sequence[int]
-    networks: Mapping[int, StageNetwork]
-    layout: StageLayout
-    schedule: Schedule
-    driver: StageDriver
-    section: PipelineSection
-    reporter: Reporter
-    leave_s: float
-    incarnation: Callable[[], int]
-    cut_at: "PartsOf"
-
-    @property
-    def place(self) -> int:
-        """The place of this task among those that train."""
-        return self.driver.machine.stage
-
-    @property
-    def own_plan(self) -> Plan:
-        return self.plans[self.place]
-
-    def start_of(self, place: int, start: Start) -> Start:
-        """Return what a task begins with, of what all begin with."""
-        names = [spec.name for spec in self.plans[place].variables]
-        values = {name: start.values[name] for name in names}
-        slots = {
-            slot: {name: arrays[name] for name in names if name in arrays}
-            for slot, arrays in start.slots.items()
-        }
-        return replace(start, plan=self.plans[place], values=values, slots=slots)
-
-
-PartsOf = Callable[[tuple[str, ...]], StageParts]
-"""Cuts the model in front of these layers."""
-
-
-def share_of(start: Start, begins: tuple[str, ...]) -> TermShare:
-    """Return what a stage is told of its start, and of the cut."""
-    trained = [spec for spec in start.plan.variables if spec.trainable]
-    blocks = [_flat(spec, start.values[spec.name]) for spec in start.plan.variables]
-    blocks += [_flat(spec, start.slots[slot][spec.name]) for slot in start.slots for spec in trained]
-    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks, begins)
-
-
-def start_from(message: PipelineTerm, blocks: Blocks, plan: Plan) -> Start:
-    """Return the start of a stage that was told it; raise a ValueError unless it fits the plan."""
-    trained = [spec for spec in plan.variables if spec.trainable]
-    source = iter(blocks)
-    values = {spec.name: next(source).reshape(spec.shape) for spec in plan.variables}
-    slots = {
-        slot: {spec.name: next(source).reshape(spec.shape) for spec in trained} for slot in message.slots
-    }
-    return Start(message.state, plan, values, slots)
-
-
-def _flat(spec: VariableSpec, value: Any) -> Array:
-    whole = value if isinstance(value, np.ndarray) or not spec.shape else value[0 : spec.shape[0]]
-    return np.ascontiguousarray(whole, spec.dtype).reshape(-1)
-
-
-class StageWeights(dict[str, Array]):
-    """Every variable of a model by name, of which this stage has some; the others are asked for when read."""
-
-    def __init__(self, names: Sequence[str], read: Callable[[str], Array]) -> None:
-        super().__init__(dict.fromkeys(names, np.empty(0)))
-        self._read = read
-
-    def __getitem__(self, name: str) -> Array:
-        return self._read(name) if name in self else super().__getitem__(name)
-
-    def __iter__(self) -> Iterator[str]:  # so that `dict(weights)` asks `__getitem__`
-        return super().__iter__()
-
-    def items(self) -> Any:
-        return [(name, self[name]) for name in self]
-
-    def values(self) -> Any:
-        return [self[name] for name in self]
 
 
 class StageReplica(LocalReplica):

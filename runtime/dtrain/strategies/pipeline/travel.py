@@ -17,7 +17,7 @@ class Travel:
     def __init__(
         self, driver: StageDriver, layout: StageLayout, batch: int, version: int, marks: bool
     ) -> None:
-        """Begin a batch; `version` and `marks` travel forward with it."""
+        """Begin a batch, with which two notes travel forward; see `StageTensor`."""
         self._driver = driver
         self._layout = layout
         self.batch = batch
