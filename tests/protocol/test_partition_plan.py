@@ -121,3 +121,23 @@ def test_the_memory_of_a_stage_is_of_variables_slots_two_gradients_and_what_is_i
     three = PipelineShape(Schedule.ONE_F_ONE_B, 8, [FAST, FAST], slots=2)
     cost = part(parameters=1000, trained=100, kept=10)
     assert [three.memory(cost, stage) for stage in range(3)] == [1430, 1420, 1410]
+
+
+def test_a_stage_with_replicas_takes_twice_the_work():
+    parts = [part(1, 2)] * 3
+    shape = PipelineShape(Schedule.ONE_F_ONE_B, 8, [FAST], replicas=[2, 1])
+    assert best_cut(parts, shape) == [0, 2]
+    assert shape.stage_of_task == [0, 0, 1]
+    alike = predicted_step_s([part(1, 2)] * 2, PipelineShape(Schedule.ONE_F_ONE_B, 8, [FAST]))
+    assert predicted_step_s([part(2, 4), part(1, 2)], shape) == alike
+
+
+def test_an_asynchronous_step_takes_as_long_as_its_slowest_stage_or_link_and_keeps_versions():
+    stages = [part(1, 2, parameters=1000, trained=100, kept=10, leaving=6), part(3, 4)]
+    for schedule, count, kept in ((Schedule.PIPEDREAM, 1, 2), (Schedule.PIPEDREAM_2BW, 4, 2)):
+        shape = PipelineShape(schedule, count, [StageLink(2)], slots=2)
+        assert predicted_step_s(stages, shape) == 7 * count
+        assert predicted_step_s(stages, shape._replace(links=[StageLink(1)])) == 12 * count
+        assert shape.memory(stages[0], 0) == kept * 1000 + 4 * 100 + 2 * 10
+    three = PipelineShape(Schedule.PIPEDREAM, 1, [FAST, FAST], slots=2)
+    assert [three.memory(stages[0], stage) for stage in range(3)] == [3430, 2420, 1410]

@@ -78,21 +78,20 @@ def best_cut(
     best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
     for stage in range(last + 1):
         found: dict[int, tuple[float, list[int]]] = {}
+        replicas = pipeline.replicas_of(stage)
         for stop in range(stage + 1, n) if stage < last else (n,):
             link_s = 2 * pipeline.links[stage].seconds(costs[stop - 1]) if stage < last else 0.0
             work_s, memory, variables = 0.0, 0, 0
             for start in range(stop - 1, stage - 1, -1):
                 cost = costs[start]
-                work_s += cost.forward_s + cost.backward_s + trained_s * cost.trained_bytes
+                work_s += (cost.forward_s + cost.backward_s) / replicas + trained_s * cost.trained_bytes
                 memory += pipeline.memory(cost, stage)
                 variables += cost.parameter_bytes
-                if (
-                    stop in found and work_s / pipeline.replicas_of(stage) > found[stop][0]
-                ) or memory > memory_max:
+                if (stop in found and work_s > found[stop][0]) or memory > memory_max:
                     break  # more parts only make it worse
                 if start in best and variables:
                     before_s, begins = best[start]
-                    tried = max(before_s, work_s / pipeline.replicas_of(stage), link_s), [*begins, start]
+                    tried = max(before_s, work_s, link_s), [*begins, start]
                     found[stop] = min(found.get(stop, tried), tried)
         best = found
     return best[n][1] if n in best else None
