@@ -17,8 +17,8 @@ sys.path.append(str(FOLDER.parent / "tests"))
 from measured_pipelines import BACK_S, FORWARD_S, spans_of  # noqa: E402
 
 STAGES, MICROBATCHES, STEPS = 4, 8, 4
-PICTURES = {"pipeline_gpipe.svg": "gpipe", "pipeline_1f1b.svg": "1f1b"}
-"""The schedule of each file. One that goes on with the next batch belongs here too."""
+STEPS_OF = {"gpipe": STEPS, "1f1b": STEPS, "pipedream": 2 * MICROBATCHES}
+"""The schedules that are drawn, and how many batches an epoch has; with pipedream a batch is a microbatch."""
 LABELS, WIDTH, ROW, TOP = 64, 760, 28, 34
 """Pixels: for the names, of all, of a row, above the first one."""
 STYLE = """
@@ -30,11 +30,13 @@ text { fill: #e6edf3 } .n { fill: #1c2430 } }
 Spans = list[tuple[str, float, float]]
 
 
-def picture(title: str, stages: list[Spans]) -> str:
-    """Return one step as an SVG: a row a stage, a box a microbatch forward or back, when it was computed.
+def picture(title: str, stages: list[Spans], numbered: str, said: str) -> str:
+    """Return an SVG: a row a stage, a box a microbatch forward or back, when it was computed.
 
     Args:
         stages: of each stage the kind ("F" or "B"), begin and end in seconds of what it did, in its order.
+        numbered: what the numbers in boxes are of.
+        said: what the picture shows besides, at the end of the line below it.
     """
     begun = min(begin for spans in stages for _, begin, _ in spans)
     ended = max(end for spans in stages for *_, end in spans)
@@ -58,7 +60,7 @@ def picture(title: str, stages: list[Spans]) -> str:
     height = TOP + ROW * len(stages) + 26
     key = (
         f"blue: forward, {FORWARD_S * 1000:.0f} ms; orange: back, {BACK_S * 1000:.0f} ms; numbers: "
-        f"microbatches; the step took {ended - begun:.2f} s, a stage waited {waits:.0%} of it"
+        f"{numbered}; a stage waited {waits:.0%} of {ended - begun:.2f} s{said}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
@@ -69,13 +71,29 @@ def picture(title: str, stages: list[Spans]) -> str:
     )
 
 
+def updates_between(spans: Spans) -> int:
+    """Return how often a stage updates its weights between forward and backward of a batch, at most."""
+    kinds = [kind for kind, *_ in spans]
+    places = {kind: [place for place, each in enumerate(kinds) if each == kind] for kind in "FB"}
+    pairs = zip(places["F"], places["B"], strict=True)
+    return max(kinds[forward:back].count("B") for forward, back in pairs)
+
+
 def main() -> None:
-    """Make a run and a picture of its third step for each schedule."""
-    for name, schedule in PICTURES.items():
-        each = 2 * MICROBATCHES
-        spans = [found[2 * each : 3 * each] for found in spans_of(schedule, STAGES, MICROBATCHES, STEPS)]
-        title = f"{schedule}: one step of {STAGES} stages, {MICROBATCHES} microbatches"
-        (FOLDER / name).write_text(picture(title, spans))
+    """Make a run for each schedule, and a picture of its third step, or of an epoch that does not stop."""
+    for schedule, steps in STEPS_OF.items():
+        flows = schedule == "pipedream"
+        count = 1 if flows else MICROBATCHES
+        spans = spans_of(schedule, STAGES, count, steps)
+        title, said = f"{schedule}: one step of {STAGES} stages, {count} microbatches", ""
+        if flows:
+            title = f"{schedule}: an epoch of {steps} batches in {STAGES} stages"
+            updates = ", ".join(str(updates_between(found)) for found in spans)
+            said = f"; updates between forward and back: {updates}"
+        else:
+            spans = [found[4 * count : 6 * count] for found in spans]
+        numbered = "batches" if flows else "microbatches"
+        (FOLDER / f"pipeline_{schedule}.svg").write_text(picture(title, spans, numbered, said))
 
 
 if __name__ == "__main__":

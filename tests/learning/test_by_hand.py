@@ -119,10 +119,10 @@ def test_device_places_the_layers_that_are_made_within():
         with dt.device(None):
             free = L.Dense(2)
         summed = L.Input((2,)) + L.Input((2,))
-    assert str(inner.place) == "worker:1"
-    assert free.place is None
-    assert str(summed.node.part.place) == "worker:1"
-    assert L.Dense(2).place is None
+    assert str(inner.placed_on) == "worker:1"
+    assert free.placed_on is None
+    assert str(summed.node.part.placed_on) == "worker:1"
+    assert L.Dense(2).placed_on is None
     assert inner.get_config() == L.Dense(2).get_config()
 
 
@@ -137,7 +137,7 @@ def test_device_places_the_layers_that_are_made_within():
 )
 def test_a_task_is_named_as_tensorflow_names_it(name, task):
     with dt.device(name):
-        assert str(L.Dense(1).place) == task
+        assert str(L.Dense(1).placed_on) == task
 
 
 @pytest.mark.parametrize(

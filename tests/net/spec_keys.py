@@ -175,6 +175,7 @@ IN_STRATEGIES: dict[str, Any] = {
     "schedule": "gpipe",
     "microbatches": 4,
     "vertical_sync": True,
+    "stage_replicas": {"0": 2},
 }
 """A value of each key of `training` that is not its default, tried in every strategy."""
 

@@ -14,7 +14,7 @@ from dtrain.parameters import placement
 from dtrain.roles.chief.start import fresh, restored
 from dtrain.roles.stage.driver import LeadingDriver, StageDriver
 from dtrain.roles.stage.machine import LeadingStage, StageMachine
-from dtrain.runs.self_report import NO_ACTIVITY
+from dtrain.runs.ledger import NO_ACTIVITY
 from dtrain.runs.trace import NO_TRACE
 from dtrain.state.batch_cut import UNCUT
 from dtrain.state.stage_layout import StageLayout

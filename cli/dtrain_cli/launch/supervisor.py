@@ -117,6 +117,7 @@ class Supervisor(TaskSupervisor):
             (spare,) = lost.replaced.values()
             what = f"the run stops, and starts again with the spare host {spare} in its place"
         elif lost.may_return and self._ends.waits_for(lost.tasks):
+            self._ends.away.update(lost.tasks)
             self._say(f"{lost.reason}; training goes on, and it is awaited for {names}")
             return
         else:

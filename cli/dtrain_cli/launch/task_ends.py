@@ -41,12 +41,13 @@ class Judgement(msgspec.Struct, frozen=True):
 class TaskEnds:
     """The judge of every end of a task in one run, and of the run's success.
 
-    `leader_changes`: another replica leads when the leader has died.
+    `leader_changes`: another replica leads when the leader has died. `away`: tasks whose host was lost.
     """
 
     def __init__(
         self, spec: RunSpec, spec_file: Path, leader: TaskId, foreign: bool, lives: Mapping[TaskId, TaskLife]
     ) -> None:
+        self.away: set[TaskId] = set()
         self.leader_changes = outcomes.leader_changes(spec, foreign)
         self._spec = spec
         self._spec_file = spec_file
@@ -60,10 +61,10 @@ class TaskEnds:
         if not self.leader_changes:
             return self._first
         leading = [life for life in self._lives.values() if life.status is not None and life.status.leads]
-        there = [life.task for life in leading if life.has_process]
+        living = [life for life in leading if not life.ended]
+        there = [life.task for life in living if life.has_process or life.task not in self.away]
         done = [life.task for life in leading if life.state == TaskState.SUCCEEDED]
-        died = [life.task for life in leading if not life.ended]
-        return next(iter([*there, *done, *died]), self._first)
+        return next(iter([*there, *done, *(life.task for life in living)]), self._first)
 
     @property
     def run_succeeded(self) -> bool:

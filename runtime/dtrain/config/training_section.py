@@ -5,6 +5,7 @@ its value is its default, which says nothing. How to add a setting: CONTRIBUTING
 """
 
 import math
+import re
 from collections.abc import Container, Iterator
 from typing import Any, ClassVar, Literal, TypedDict, Unpack, cast
 
@@ -211,14 +212,20 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
         """The layers that begin the stages; none if the model is cut by measured time."""
         return self.stages if isinstance(self.stages, tuple) else ()
 
-    def replicas_by_stage(self, tasks: int) -> list[int]:
-        """Return how many tasks compute each stage, where so many train."""
-        more = sum(self.stage_replicas.values()) - len(self.stage_replicas)
+    @property
+    def more_replicas(self) -> int:
+        """How many tasks there are more than stages."""
+        return sum(self.stage_replicas.values()) - len(self.stage_replicas)
+
+    def n_stages(self, tasks: int) -> int:
+        """Return how many stages there are, where so many tasks train."""
         if self.stages == "auto":
-            stages = max(1, tasks - more)
-        else:
-            stages = self.stages if isinstance(self.stages, int) else len(self.stages)
-        return [self.stage_replicas.get(str(stage), 1) for stage in range(stages)]
+            return max(1, tasks - self.more_replicas)
+        return self.stages if isinstance(self.stages, int) else len(self.stages)
+
+    def replicas_by_stage(self, tasks: int) -> list[int]:
+        """Return how many tasks compute each stage."""
+        return [self.stage_replicas.get(str(stage), 1) for stage in range(self.n_stages(tasks))]
 
 
 class SyncSection(SynchronousSection, frozen=True, kw_only=True, tag="parameter_server_sync"):
@@ -503,15 +510,19 @@ def replicas_problems(training: TrainingSection, replicas: int) -> Iterator[Prob
         yield ("deterministic",), text
 
 
+def _names_a_stage(key: str, stages: int) -> bool:
+    return re.fullmatch(r"0|[1-9][0-9]{0,8}", key) is not None and int(key) < stages
+
+
 def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
     """Yield what is wrong with the stages of a pipeline, for which so many tasks train."""
     if not isinstance(training, PipelineSection):
         return
-    replicas = training.replicas_by_stage(tasks)
-    stages, needed = len(replicas), sum(replicas)
+    stages = training.n_stages(tasks)
+    needed = stages + training.more_replicas
     if training.stages == ():
         yield ("stages",), "expected auto, a number, or names of layers, found an empty list"
-    elif unknown := training.stage_replicas.keys() - {str(stage) for stage in range(stages - 1)}:
+    elif unknown := [key for key in training.stage_replicas if not _names_a_stage(key, stages - 1)]:
         text = (
             f"expected numbers of stages from 0 to {stages - 2}, found {min(unknown)}: the last of {stages} "
             "stages has one replica, as it computes the loss and metrics of the whole batch"
@@ -521,10 +532,10 @@ def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
         text = f"replicas of a stage go with schedule gpipe or 1f1b, found {training.schedule}"
         yield ("stage_replicas",), text
     elif needed != tasks:
+        each = "replica of a stage" if training.stage_replicas else "stage"
         text = (
-            f"each replica of a stage is one task: expected {needed} chiefs and workers for {stages} stages, "
-            f"found {tasks}; with a chief, `--workers {needed - 1}` or `worker: {needed - 1}` in `cluster` "
-            "makes as many tasks"
+            f"each {each} is one task: expected {tasks}, as many as chiefs and workers, found {needed}; with "
+            f"a chief, `--workers {needed - 1}` or `worker: {needed - 1}` in `cluster` makes as many tasks"
         )
         yield ("stages",), text
     elif training.blocks < stages and training.schedule is not Schedule.PIPEDREAM:

@@ -56,7 +56,7 @@ def _task_of(name: str | TaskId | None) -> TaskId | None:
 
 def places_by_hand(graph: Graph) -> dict[Layer, TaskId]:
     """Return the layers that a program has placed, and their tasks."""
-    return {layer: layer.place for layer in graph.layers if layer.place is not None}
+    return {layer: layer.placed_on for layer in graph.layers if layer.placed_on is not None}
 
 
 def segments_by_hand(graph: Graph, stages: Mapping[Layer, int], tasks: Sequence[str]) -> list[Segment]:

@@ -279,11 +279,11 @@ class Layer(WithWeights, Configurable):
     call_arguments: ClassVar[tuple[str, ...]] = ()  # those of a call, besides inputs and `training`
     supports_masking = False  # True: the output has the input's mask
     numbered = False  # True if a graph has chosen the name
-    place = None  # type: TaskId | None  # where `dt.device` has placed it; no field
+    placed_on = None  # type: TaskId | None  # where `dt.device` has placed it; no field
 
     def _begin_life(self) -> None:
         if (place := PLACE.get()) is not None:
-            self.place = place
+            self.placed_on = place
 
     @property
     def assumed_input_shape(self) -> Shape | None:

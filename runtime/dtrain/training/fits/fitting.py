@@ -139,11 +139,11 @@ class Fit(msgspec.Struct):
             in_fit.release()
 
     def _warn_of_places(self) -> None:
-        placed = next((each for each in self.model.network.layers if each.place is not None), None)
+        placed = next((each for each in self.model.network.layers if each.placed_on is not None), None)
         if placed is not None:
             warnings.warn(
-                f"{placed.label} is placed on {placed.place}, which training.strategy: pipeline alone heeds: "
-                "each replica computes the whole model",
+                f"{placed.label} is placed on {placed.placed_on}, which training.strategy: pipeline alone "
+                "heeds: each replica computes the whole model",
                 stacklevel=2,
             )
 
