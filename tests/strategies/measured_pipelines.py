@@ -110,8 +110,12 @@ def spans_of(schedule, stages, count, steps):
 
     The seconds are those of this machine's monotonic clock.
     """
-    options = ("--strategy", "pipeline", "--stages", stages, "--set", f"training.schedule={schedule}")
-    options += ("--set", f"training.microbatches={count}")
+    names = [
+        "sleeping",
+        *(f"sleeping_{number}" for number in range(1, stages)),
+    ]  # so that nothing is measured before
+    options = ("--strategy", "pipeline", "--workers", stages - 1, "--set", f"training.schedule={schedule}")
+    options += ("--set", f"training.microbatches={count}", "--set", f"training.stages=[{', '.join(names)}]")
     said, _ = launched(tuple(map(str, options)), "sleeping", stages, count, steps)
     return [each["spans"] for each in sorted(said, key=lambda each: each["stage"])]
 
