@@ -9,6 +9,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from launching import wait_until
 
 from dtrain.cluster import ClusterSpec
 from dtrain.cluster.spec import LeafNames
@@ -123,11 +124,18 @@ def test_streams_of_one_task_are_told_apart_by_name(listen):
 
 
 def test_of_two_streams_of_one_name_the_later_one_is_taken(listen):
-    listener = listen()
-    first, later = (
-        open_stream("worker:0", listener.address, "sum", credentials("worker:1"), PATIENCE_S)
-        for _ in range(2)
-    )
+    """Which of two handshakes ends first is chance: each is seen at its other end before anything follows."""
+    listener, streams, come = listen(), [], None
+    for _ in range(2):
+        own = credentials("worker:1")
+        streams.append(open_stream("worker:0", listener.address, "sum", own, PATIENCE_S))
+        before = come
+        wait_until(
+            lambda before=before: listener._open.get(("worker:1", "sum")) not in (None, before),
+            "the handshake",
+        )
+        come = listener._open["worker:1", "sum"]
+    first, later = streams
     later.send(np.array([7]))
     come = listener.accept("worker:1", "sum", soon())
     assert received(come, np.zeros(1, np.int64)) == [7]
