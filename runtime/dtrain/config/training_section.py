@@ -204,8 +204,8 @@ class PipelineSection(_EverySection, frozen=True, kw_only=True, tag="pipeline"):
 
     @property
     def chooses(self) -> bool:
-        """Whether it says how the model is cut, or how many tasks compute a stage."""
-        return self.stages != "auto" or bool(self.stage_replicas)
+        """Whether it says in front of which layers the model is cut, or how many tasks compute a stage."""
+        return bool(self.named_stages or self.stage_replicas)
 
     @property
     def named_stages(self) -> tuple[str, ...]:
@@ -524,7 +524,7 @@ def stages_problems(training: TrainingSection, tasks: int) -> Iterator[Problem]:
         yield ("stages",), "expected auto, a number, or names of layers, found an empty list"
     elif unknown := [key for key in training.stage_replicas if not _names_a_stage(key, stages - 1)]:
         text = (
-            f"expected numbers of stages from 0 to {stages - 2}, found {min(unknown)}: the last of {stages} "
+            f"expected numbers of stages below {stages - 1}, found {min(unknown)}: the last of {stages} "
             "stages has one replica, as it computes the loss and metrics of the whole batch"
         )
         yield ("stage_replicas",), text

@@ -60,13 +60,17 @@ class PipelineShape(NamedTuple):
             return stages - stage
         return in_flight(self.schedule, stages, stage, self.microbatches)
 
+    def versions(self, stage: int) -> int:
+        return versions_kept(self.schedule, len(self.links) + 1, stage)
+
     def memory(self, cost: ModelCost, stage: int) -> int:
         """Return the bytes of all versions of the variables that are used, slots, a gradient and the sum of
         those before, and activations.
         """
-        versions = versions_kept(self.schedule, len(self.links) + 1, stage)
         of_trained = (self.slots + 2) * cost.trained_bytes
-        return versions * cost.parameter_bytes + of_trained + self.in_flight(stage) * cost.kept_bytes
+        return (
+            self.versions(stage) * cost.parameter_bytes + of_trained + self.in_flight(stage) * cost.kept_bytes
+        )
 
 
 def best_cut(

@@ -108,3 +108,25 @@ def test_a_program_that_does_not_come_to_its_fit_is_planned_without_stages(plann
     assert ("ValueError: there are no data" in done.stderr) == (flag == "--fails")
     assert "worker:1  127.0.0.1:" in done.stdout
     assert "pipeline:" not in done.stdout
+
+
+def test_replicas_of_a_stage_and_asynchronous_stages_are_planned_too(planned):
+    named = (
+        "--set",
+        "training.stages=[dense, dense_1]",
+        "--workers",
+        "2",
+        "--set",
+        "training.microbatches=4",
+    )
+    shared = planned(*named, "--set", "training.stage_replicas={0: 2}").stdout
+    assert [line.split()[:2] for line in shared.splitlines() if ":0: dense" in line] == [
+        ["chief:0:", "dense"],
+        ["worker:0:", "dense"],
+    ]
+    assert "bubble (S-1)/(m+S-1): 20% of a step" in shared, "of two stages, whichever computes them"
+    flowing = planned("--stages", "3", "--set", "training.schedule=pipedream").stdout
+    assert (
+        "a bubble at ends of epochs alone\nparams are of one version; the stages keep 3, 2, 1 of them"
+        in flowing
+    )

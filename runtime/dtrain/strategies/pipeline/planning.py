@@ -28,7 +28,7 @@ from dtrain.process.clock import SYSTEM
 from dtrain.process.plain_text import bytes_text
 from dtrain.process.resources import own_limits
 from dtrain.protocol.partition_plan import PipelineShape, StageLink, best_cut, predicted_step_s
-from dtrain.protocol.pipeline_schedule import bubble
+from dtrain.protocol.pipeline_schedule import FLUSHES, bubble
 from dtrain.roles.stage.driver import StageDriver
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.model_cost import ModelCost, joined
@@ -66,13 +66,22 @@ class PlannedStages(NamedTuple):
             held = map(bytes_text, (each.parameter_bytes, slots, flying * each.kept_bytes))
             sends = bytes_text(each.leaving_bytes or 0)
             rows.append([name, *held, ms(each.forward_s), ms(each.backward_s), sends])
-        steps_per_s, wait = 1 / predicted_step_s(self.stages, pipeline), bubble(len(stages), count)
+        flushes = pipeline.schedule in FLUSHES
+        steps_per_s = 1 / predicted_step_s(self.stages, pipeline)
+        wait = bubble(len(self.stages), count) if flushes else 0.0
+        versions = ", ".join(str(pipeline.versions(stage)) for stage in range(len(self.stages)))
         cores = len(os.sched_getaffinity(0))
         lines = [
             *aligned(rows),
             f"forward, back, sends: of a microbatch of {self.examples}, of which a step has {count}",
             f"kept: activations by {pipeline.schedule}; gradients take twice what is trained besides",
-            f"predicted: {float(f'{steps_per_s:.3g}'):g} steps/s; bubble (S-1)/(m+S-1): {wait:.0%} of a step",
+            f"predicted: {float(f'{steps_per_s:.3g}'):g} steps/s; "
+            + (
+                f"bubble (S-1)/(m+S-1): {wait:.0%} of a step"
+                if flushes
+                else "a bubble at ends of epochs alone"
+            ),
+            *[f"params are of one version; the stages keep {versions} of them"] * (not flushes),
             *[f"that is with a core for each stage: with {cores} it is slower"] * (cores < len(stages)),
         ]
         said = {"schedule": pipeline.schedule, "microbatches": count, "examples": self.examples}
