@@ -196,3 +196,12 @@ model.fit(np.ones((4, 2)), np.ones((4, 1)), batch_size=4, verbose=0)
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert "far (Dense) is placed on worker:1, which training.strategy: pipeline alone heeds" in done.stderr
+
+
+def test_a_layer_that_is_used_before_and_behind_another_task_is_refused():
+    """Its gradient would be that of its last use alone: each group of steps that runs in one go writes its own."""
+    network = used_twice()
+    by_name = {layer.name: layer for layer in network.graph.layers}
+    stages = {by_name["twice"]: 0, by_name["between"]: 1}
+    with pytest.raises(SpecError, match="twice is used before and behind what worker:0 computes"):
+        segments_by_hand(network.graph, stages, TASKS[:2])

@@ -70,7 +70,7 @@ def segments_by_hand(graph: Graph, stages: Mapping[Layer, int], tasks: Sequence[
         SpecError: a task has no variables, or a layer, or two that are computed together, have two places.
     """
     stage_of, level_of = _places(graph, stages)
-    _check(graph, stage_of, tasks)
+    _check(graph, stage_of, level_of, tasks)
     members: dict[tuple[int, int], list[int]] = {}
     for number, stage in stage_of.items():
         members.setdefault((level_of[number], stage), []).append(number)
@@ -104,14 +104,23 @@ def _places(graph: Graph, stages: Mapping[Layer, int]) -> tuple[dict[int, int], 
     return stage_of, level_of
 
 
-def _check(graph: Graph, stage_of: Mapping[int, int], tasks: Sequence[str]) -> None:
+def _check(
+    graph: Graph, stage_of: Mapping[int, int], level_of: Mapping[int, int], tasks: Sequence[str]
+) -> None:
     seen: dict[Layer, int] = {}
     for number, stage in stage_of.items():
         step = graph.steps[number]
-        if (before := seen.setdefault(step.layer, stage)) != stage:
+        first = seen.setdefault(step.layer, number)
+        if stage_of[first] != stage:
             raise SpecError(
-                f"{step.path} is used on {tasks[before]} and on {tasks[stage]}, which would both update its "
-                "weights: place it, or the layers around it, on one task"
+                f"{step.path} is used on {tasks[stage_of[first]]} and on {tasks[stage]}, which would both "
+                "update its weights: place it, or the layers around it, on one task"
+            )
+        if level_of[first] != level_of[number]:
+            others = ", ".join(tasks[other] for other in sorted({*stage_of.values()} - {stage}))
+            raise SpecError(
+                f"{step.path} is used before and behind what {others} computes: make a layer for each use, "
+                "or place what lies between them on the same task"
             )
         source = step.inputs[0].step
         together = source in graph.stand_ins and not isinstance(graph.stand_ins[source], InputLayer)
