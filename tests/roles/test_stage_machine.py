@@ -327,3 +327,14 @@ def test_what_comes_back_leaves_known_what_has_come_forward():
     assert machine.take(Place(5, 3, True, 0, 1, TASKS[2])) is not None
     machine.receive("a", TASKS[0], *tensor(batch=4))
     assert not machine.arrived
+
+
+def test_a_stage_notes_the_version_of_a_batch_in_an_asynchronous_pipeline_alone():
+    """One note a batch is taken when the batch begins; a synchronous stage would never take the last ones."""
+    machine, _ = begun()
+    for batch in range(3, 9):
+        machine.receive("a", TASKS[0], *tensor(batch=batch))
+        assert machine.take(Place(5, batch, False, 0, 0, TASKS[0])) is not None
+    assert not machine.noted
+    machine.receive("a", TASKS[0], *tensor(batch=9, version=0))
+    assert machine.noted == {9: (0, False)}

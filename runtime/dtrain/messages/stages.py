@@ -50,7 +50,7 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
         edge: which array of the model, by its place among those that travel.
         shape: of the array.
         mask: of the mask; empty: there is none.
-        version: forward, of an asynchronous pipeline: which one stage 0 has used.
+        version: forward, of an asynchronous pipeline: the one that stage 0 has used; None: of another one.
         marks: forward: a stage remembers for a checkpoint what it has after this batch.
     """
 
@@ -61,7 +61,7 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
     back: bool
     shape: tuple[int, ...]
     mask: tuple[int, ...] = ()
-    version: int = 0
+    version: int | None = None
     marks: bool = False
 
 

@@ -55,7 +55,7 @@ from dtrain.wire.peer import Peer
 T = TypeVar("T")
 HEADER_BYTES = 1 << 20
 LEAST_LIMIT_BYTES = 64 << 20
-"""What a neighbour may send at once, however small microbatches were so far."""
+"""The least limit of the bytes of a message of another stage, however small its microbatches were."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -243,7 +243,7 @@ class StageDriver:
         *,
         back: bool,
         arrays: Sequence[Array | None],
-        noted: tuple[int, bool],
+        noted: tuple[int | None, bool],
     ) -> None:
         """Send an array, and its mask if it has one, to another stage, once it has heard the one before.
 

@@ -94,7 +94,8 @@ class StageMachine:
     """One stage, as others see it.
 
     Attributes:
-        tasks: of all stages, in their order.
+        stage: the place of this task in `tasks`.
+        tasks: all that train, the leader first.
         voided: no term up to this one counts any more.
         held: None before the first term.
         stopped: whether the leader has ended training at this version.
@@ -208,12 +209,12 @@ class StageMachine:
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
             ]
-            if not message.back and not message.microbatch:
+            if message.version is not None and not message.back and not message.microbatch:
                 self.noted[message.batch] = message.version, message.marks
         return Acknowledged()
 
     def _sender_of(self, message: StageTensor) -> TaskId | None:
-        """Return who sends this here; None: nobody does."""
+        """Return the task that sends this array to this stage; None: no task does."""
         if not 0 <= message.edge < len(self.routes) or message.microbatch < 0:
             return None
         source, target = self.routes[message.edge].ends(message.microbatch)

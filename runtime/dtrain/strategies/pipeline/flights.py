@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -18,8 +19,8 @@ from dtrain.types import Array, Blocks
 class StepBoundary:
     """Admits other threads of this process between two steps, each at the next moment that comes.
 
-    Within ``with boundary:`` another thread, or the one that trains between two steps, finds the variables
-    at rest.
+    Within ``with boundary:`` no step changes the variables. The thread that trains may enter it between two
+    steps.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ class Flight:
         steps: of the segments of this task, by their places.
         travel: of its batch.
         version: that its batch uses.
-        judged: returns the gradients by the outputs of the model, for the step that has them.
+        targets: of its examples, and their weights; the last stage reads them.
         examples: of its batch, if it is the last microbatch of it; else 0.
         marks: whether a checkpoint has what comes of its batch.
     """
@@ -106,7 +107,7 @@ class Flight:
     travel: Travel
     microbatch: int
     version: int
-    judged: Callable[[StageStep], list[Array | None]]
+    targets: tuple[Any, Any]
     examples: int
     marks: bool
 

@@ -8,7 +8,6 @@ import contextlib
 import signal
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from dtrain.config.choices import Schedule, StaleGradients
 from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import DtrainError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
-from dtrain.learning.graphs.stages import StageStep
 from dtrain.learning.layers.base import Chance, generator_of
 from dtrain.messages import (
     Conclude,
@@ -121,7 +119,7 @@ class StageReplica(LocalReplica):
             segment: network.begin(weights, gradients, loss, entropy, penalises=penalises)
             for segment, network in parts.networks.items()
         }
-        travel = Travel(parts.driver, layout, batch, self._named, marks)
+        travel = Travel(parts.driver, layout, batch, None if self.flushes else self._named, marks)
         drains = self.flushes or training.ends_at(target)
         flying, replicas = len(self.flights), layout.replicas_of(parts.place)
         self.rests = self.flushes
@@ -133,12 +131,12 @@ class StageReplica(LocalReplica):
                     self._pass_back()
                 continue
             rows = self._cut.rows(number, size)
-            judged = partial(_judged, number, _rows(y, rows), _rows(sample_weight, rows))
+            targets = _rows(y, rows), _rows(sample_weight, rows)
             for segment, step in steps.items():
                 share, entering = len(rows) / size, travel.entering(segment, number, len(rows))
                 travel.leave(segment, number, step.forward(number, share, _rows(x, rows), entering))
             ends = size if number == count - 1 else 0
-            self.flights.append(Flight(steps, travel, number, version, judged, ends, marks))
+            self.flights.append(Flight(steps, travel, number, version, targets, ends, marks))
         if not self.flushes:
             return self._in_flight(joined([step.result() for step in steps.values()]), batch, drains=drains)
         for array in gradients.values() if count <= replicas.index(parts.place) else ():
@@ -189,7 +187,7 @@ class StageReplica(LocalReplica):
         number, travel = flight.microbatch, flight.travel
         for segment in reversed([*flight.steps]):
             step, is_last = flight.steps[segment], self.training.parts.networks[segment].is_last
-            upstream = flight.judged(step) if is_last else travel.upstream(segment, number)
+            upstream = step.judged(number, *flight.targets) if is_last else travel.upstream(segment, number)
             travel.leave_back(segment, number, step.backward(number, upstream))
         if not flight.examples or self.flushes:
             return
@@ -228,10 +226,6 @@ class StageReplica(LocalReplica):
         if self.schedule is Schedule.PIPEDREAM_2BW:
             return version >= self.begun
         return self._synced and version >= self._named
-
-
-def _judged(number: int, y: Any, sample_weight: Any, step: StageStep) -> list[Array | None]:
-    return step.judged(number, y, sample_weight)
 
 
 def _rows(given: Any, rows: range) -> Any:

@@ -15,7 +15,7 @@ class Travel:
     """The arrays that enter and leave the segments of a task in a step; what its own ones read stays here."""
 
     def __init__(
-        self, driver: StageDriver, layout: StageLayout, batch: int, version: int, marks: bool
+        self, driver: StageDriver, layout: StageLayout, batch: int, version: int | None, marks: bool
     ) -> None:
         """Begin a batch, with which two notes travel forward; see `StageTensor`."""
         self._driver = driver
