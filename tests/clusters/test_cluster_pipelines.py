@@ -183,13 +183,8 @@ def test_a_leader_that_is_started_again_may_cut_the_model_otherwise(launcher):
         assert ast.literal_eval(line) == [[6.0]] * 3
 
 
-def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once_after_a_resume(launcher):
-    """Each stage serves until the leader has saved, and those that have voted on a batch hear what became of it."""
-    words = (
-        *("--stages", "3", *PIPELINE, "--set", "checkpoint.every_s=1000", "--run-dir", "run"),
-        *(COUNTED, "--wait_for", "go", "--after", "13"),
-    )
-    run_dir = launcher.folder / "run"
+def stopped_and_saved(launcher, words, run_dir):
+    """A run that is stopped behind its twelfth step has saved its last one, and each of its tasks has ended by itself."""
     begun = launcher.start(*words, run_dir=run_dir)
     begun.wait_for(lambda: step_of(begun, "chief:0") >= 12, "12 steps")
     begun.send(signal.SIGINT)
@@ -198,6 +193,16 @@ def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once
     assert saved_steps(run_dir) == [0, step_of(begun, "chief:0")]
     ended = {name: task["exit_code"] for name, task in tasks_of(report_of(run_dir)).items()}
     assert ended == dict.fromkeys(TASKS, 143), "each task ends by itself"
+
+
+def test_a_run_that_is_stopped_saves_its_last_step_and_every_example_counts_once_after_a_resume(launcher):
+    """Each stage serves until the leader has saved, and those that have voted on a batch hear what became of it."""
+    words = (
+        *("--stages", "3", *PIPELINE, "--set", "checkpoint.every_s=1000", "--run-dir", "run"),
+        *(COUNTED, "--wait_for", "go", "--after", "13"),
+    )
+    run_dir = launcher.folder / "run"
+    stopped_and_saved(launcher, words, run_dir)
     (launcher.folder / "go").touch()
     again = launcher.start("--resume", *words, run_dir=run_dir)
     succeeded(again)
@@ -238,14 +243,7 @@ def test_an_asynchronous_pipeline_that_is_stopped_comes_to_rest_saves_and_goes_o
         *("--set", f"training.schedule={schedule}", "--set", "wait.grace_s=3"),
         *(COUNTED, "--epochs", str(epochs)),
     )
-    begun = launcher.start(*words, run_dir=run_dir)
-    begun.wait_for(lambda: step_of(begun, "chief:0") >= 12, "12 steps")
-    begun.send(signal.SIGINT)
-    assert begun.end() == 130
-    begun.wait_gone()
-    assert saved_steps(run_dir) == [0, step_of(begun, "chief:0")]
-    ended = {name: task["exit_code"] for name, task in tasks_of(report_of(run_dir)).items()}
-    assert ended == dict.fromkeys(TASKS, 143), "each task ends by itself"
+    stopped_and_saved(launcher, words, run_dir)
     again = launcher.start("--resume", *words, run_dir=run_dir)
     succeeded(again)
     for task in TASKS:

@@ -42,7 +42,7 @@ Example:
 """
 SECONDS = Seconds(0)
 LAST_BYTES = 1000
-"""What is shown of what a program that has failed wrote last."""
+"""The number of last bytes of the output of a failed program that are shown."""
 _directory_options = all_of(
     runs_dir_option,
     click.option(

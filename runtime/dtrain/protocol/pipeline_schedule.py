@@ -54,7 +54,7 @@ def base_version(schedule: Schedule, target: int, newest: int, first: int) -> in
 
     Args:
         newest: of the stage, or with vertical sync of stage 0.
-        first: the oldest one that counts: values were given then.
+        first: the oldest version that may be used, with which the pipeline was filled.
     """
     return max(first, target - 2) if schedule is Schedule.PIPEDREAM_2BW else newest
 

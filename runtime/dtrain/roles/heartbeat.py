@@ -49,8 +49,8 @@ class HeartbeatLink:
             on_silence: called whenever another lease is over without an answer, from the first connection on.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
-            on_not_leading: called where the task that was asked does not lead, with the one that it says
-                does: the next connection is to another one.
+            on_not_leading: called if the task that was asked does not lead, with the name of the leader if
+                the task knows it; the next connection goes to another task.
 
         Raises:
             PeerLostError: no server answers within `connect_s`; a WaitTimeoutError if none is there at all.

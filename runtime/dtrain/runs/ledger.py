@@ -239,7 +239,7 @@ class Activity:
 
     Attributes:
         input_s: for how long it has waited for the batches that were read so far.
-        reading_since_s: since when it waits for the one that is read now; None: it does not.
+        reading_since_s: the moment at which it began to wait for the present batch; None: it does not wait.
         sheets: the timesheets of its replicas.
     """
 
@@ -310,7 +310,7 @@ class Activity:
 
 
 NO_ACTIVITY = Activity()
-"""That of a process whose activity no other task asks for."""
+"""The activity of a process that no other task asks about."""
 
 
 class Sheet(msgspec.Struct, frozen=True):

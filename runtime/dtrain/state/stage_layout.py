@@ -1,7 +1,7 @@
 """Which task computes which steps of a model, and what travels between them.
 
-A pipeline is a chain of segments, each on tasks of its own. Layers that are placed by hand make any graph of
-segments. Where a stage has replicas, microbatch j is that of replica j mod m, also on its way.
+A pipeline is a chain of segments, each on tasks of its own. A model whose layers are placed by hand is a
+graph of segments. If a stage has m replicas, replica j mod m computes, sends and receives microbatch j.
 """
 
 from collections.abc import Mapping, Sequence

@@ -53,7 +53,7 @@ class LeaderOrders(NamedTuple):
     """How a member finds the leader's orders, which all of a host share.
 
     Attributes:
-        heed: lets what is ordered hold from the newest version on; returns the last one that may be made.
+        heed: applies the orders from the newest version on; returns the last version that may be made.
         values: returns, for the newest version, the values that the leader assigns, by name, and whether
             training ends with them.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.

@@ -25,7 +25,7 @@ from dtrain.wire.member_streams import MemberStreams
 EARLY_BYTES = 4 * STEP_CALL_MAX
 """The most bytes of calls of a later round that are kept of one member."""
 _CALL_BYTES = 256
-"""What a call takes beside its arrays."""
+"""The memory of a call without its arrays."""
 
 
 class HostLedger(NamedTuple):

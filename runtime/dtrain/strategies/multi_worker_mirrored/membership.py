@@ -176,7 +176,7 @@ class LeaderElection:
         self._last_step = last_step
 
     def not_leading(self, leads: str | None = None) -> None:
-        """Go on to another task, as the one that was asked does not lead; it may have said which one `leads`.
+        """Ask another task from now on, as the last one does not lead; `leads` is the leader that it named.
 
         Where all who have trained are gone, or the first leader never comes, the first of the tasks that are
         not lost for good leads; raises as `poll`.

@@ -136,7 +136,7 @@ def outer_config(
 
 
 class KeptMoments:
-    """The moments of a task's replica, in checkpoints of its own beside the run's (`checkpoint.inner`)."""
+    """The moments of one replica, which its task saves beside the run's checkpoints (`checkpoint.inner`)."""
 
     def __init__(self, directory: Path, section: CheckpointSection) -> None:
         self._directory = directory

@@ -115,7 +115,7 @@ class LeadingTraining(StageTraining):
         return self._known[2][name]
 
     def step(self, compute: Compute) -> Stepped:
-        self._known = 0, 0, {}  # the leader has a whole model only while somebody reads it
+        self._known = 0, 0, {}  # so that the leader holds the whole model only while a callback reads it
         return super().step(compute)
 
     def stands(self) -> None:
