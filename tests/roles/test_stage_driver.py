@@ -10,7 +10,8 @@ from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.errors import CallsDifferError, PeerRefusedError
 from dtrain.messages import Hello, SnapshotReply, StageVote
 from dtrain.process.assignment import TaskAssignment
-from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
+from dtrain.roles.stage import driver as driving
+from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, LeadingDriver, StageDriver
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
@@ -38,10 +39,9 @@ class Stages(list):
     def started(self, number):
         """A new process of a stage."""
         own = TASKS[number]
-        driver = StageDriver(
-            StageMachine(number, TASKS, depth=4)
-            if number or not self.leading
-            else LeadingStage(number, TASKS, depth=4),
+        leads = self.leading and not number
+        driver = (LeadingDriver if leads else StageDriver)(
+            (LeadingStage if leads else StageMachine)(number, TASKS, depth=4),
             hello_of(own),
             CLUSTER,
             lambda task, within_s: MemoryChannel(str(task), self[TASKS.index(task)], hello_of(own)),
@@ -104,6 +104,30 @@ def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variab
     send(stages[2], wide, 1, back=True)
     with pytest.raises(PeerRefusedError, match=r"a message of .* bytes; at most"):
         send(stages[2], wide, 2, back=True)
+
+
+def test_the_leader_measures_its_connections_without_what_opens_them(stages, monkeypatch):
+    """The clock goes on by what the numbers take, and by a second when the first of them come."""
+    per_s, way_s, now_s = {1: 1e6, 2: 1e9}, {1: 0.02, 2: 0.001}, [0.0]
+    clock = type("Clock", (), {"now": staticmethod(lambda: now_s[0])})
+    monkeypatch.setattr(driving, "SYSTEM", clock)
+
+    def slow(number):
+        received = stages[number].received
+        opening = itertools.chain([1.0], itertools.repeat(0.0))
+
+        def later(caller, frame):
+            sent_bytes = sum(block.nbytes for block in frame.blocks)
+            now_s[0] += 2 * way_s[number] + sent_bytes / per_s[number] + next(opening)
+            return received(caller, frame)
+
+        return later
+
+    for number in (1, 2):
+        monkeypatch.setattr(stages[number], "received", slow(number))
+    links = stages[0].measured_links()
+    assert {number: link.bytes_per_s for number, link in links.items()} == pytest.approx(per_s)
+    assert {number: link.latency_s for number, link in links.items()} == pytest.approx(way_s)
 
 
 @pytest.mark.parametrize("place", [0, 1])

@@ -14,6 +14,7 @@ from dtrain.learning import optimizers
 from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.stages import cut_before
 from dtrain.process.assignment import TaskAssignment
+from dtrain.protocol.partition_plan import StageLink
 from dtrain.state.feed import Feed
 from dtrain.strategies.interface import Computing, Problem
 from dtrain.strategies.pipeline import planning
@@ -40,14 +41,16 @@ def problem_of(network, optimizer="sgd", batch_size=32):
     )
 
 
-def planned(network, workers, *, simulate=None, problem=None, **section):
+def planned(
+    network, workers, *, simulate=None, problem=None, hosts=("127.0.0.1",) * 99, links=None, **section
+):
     training = PipelineSection(**section)
-    jobs = {Role.CHIEF: {0: "127.0.0.1:1"}}
+    jobs = {Role.CHIEF: {0: f"{hosts[0]}:1"}}
     if workers:
-        jobs[Role.WORKER] = {each: f"127.0.0.1:{each + 2}" for each in range(workers)}
+        jobs[Role.WORKER] = {each: f"{hosts[each + 1]}:{each + 2}" for each in range(workers)}
     spec = RunSpec(training=training, simulate=simulate or SimulateSection())
     assignment = TaskAssignment(TASKS[0], ClusterSpec(jobs), spec, "run")
-    return planning.planned_stages(problem or problem_of(network), assignment, training)
+    return planning.planned_stages(problem or problem_of(network), assignment, training, links)
 
 
 def begins_of(found):
@@ -81,6 +84,21 @@ def test_a_slow_link_moves_the_cut_to_where_less_travels(clock):
     assert begins_of(planned(Network(layers), 1)) == ("wide_0", "dense")
     slow = SimulateSection(network=(LinkFault(("chief:0", "worker:0"), bandwidth_mbit_s=0.01),))
     assert begins_of(planned(Network(layers), 1, simulate=slow)) == ("wide_0", "narrow_0")
+
+
+def test_a_measured_link_counts_in_place_of_what_is_assumed_and_the_slower_way_to_the_leader_between_others(
+    clock,
+):
+    wide = [Takes(clock, [1], [1], name=f"wide_{n}") for n in range(2)]
+    narrow = [Takes(clock, [1], [1], name=f"narrow_{n}") for n in range(2)]
+    network = Network([L.Input((1000,)), *wide, L.Dense(1), *narrow])
+    fast, slow = StageLink(1e9), StageLink(1e3)
+    assert begins_of(planned(network, 1, links={1: fast})) == ("wide_0", "dense")
+    assert begins_of(planned(network, 1, links={1: slow})) == ("wide_0", "narrow_0")
+    found = planned(network, 2, hosts=("a", "b", "c"), links={1: fast, 2: StageLink(1e5, 0.25)})
+    assert found.pipeline.links == [fast, (1e5, 0.25)]
+    found = planned(network, 2, hosts=("a", "b", "b"), links={1: slow, 2: slow})
+    assert found.pipeline.links == [slow, (planning.ONE_HOST_BYTES_PER_S, 0)], "two tasks of one other host"
 
 
 def test_layers_that_are_named_begin_the_stages_and_are_measured_too(clock):

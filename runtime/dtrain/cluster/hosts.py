@@ -12,9 +12,14 @@ from dtrain.errors import SpecError
 LOOPBACK = "127.0.0.1"
 
 
+def host_of(address: str | None) -> str:
+    """Return the host of a ``host:port`` address; of none it is empty."""
+    return (address or "").rpartition(":")[0]
+
+
 def is_loopback(address: str) -> bool:
     """Return whether a ``host:port`` address is this host's own, which other hosts cannot reach."""
-    host = address.rpartition(":")[0].strip("[]")
+    host = host_of(address).strip("[]")
     with contextlib.suppress(OSError):
         return socket.inet_pton(socket.AF_INET, host)[0] == 127
     return host in ("localhost", "::1")

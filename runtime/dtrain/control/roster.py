@@ -34,6 +34,7 @@ from dtrain.messages import (
     Join,
     JoinPlace,
     Lineage,
+    LinkProbe,
     Load,
     Mark,
     NotReady,
@@ -351,6 +352,7 @@ LEADERS: dict[type[AnyMessage], str] = {
     Farewell: "say farewell",
     Share: "share variables",
     VoidTerm: "end a term",
+    LinkProbe: "measure a connection",
 }
 """Messages that only the leader sends."""
 SERVERS = frozenset({Complete, Subscribe})

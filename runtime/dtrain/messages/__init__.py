@@ -28,6 +28,7 @@ The life of a run, in messages:
     leader     -> member         Told; member -> leader  MemberReport: the rounds of replicas without servers
     stage      -> leader         EnterPipeline / PipelineTerm, in a pipeline; then StageVote / StageVerdict
     stage      -> its neighbours StageTensor / Acknowledged;  leader -> stage  VoidTerm / Acknowledged
+    leader     -> stage          LinkProbe / Acknowledged, before it cuts a model
     leader     -> every server   Hold / Holding, then Control / Controlled: other numbers or values, an end
     leader     -> ps:0           Conclude / Conclude: the last step is saved, so no server can be needed again
                                  for this generation
@@ -85,6 +86,7 @@ from dtrain.messages.servers import (
 from dtrain.messages.stages import (
     Acknowledged,
     EnterPipeline,
+    LinkProbe,
     PipelineTerm,
     StageTensor,
     StageVerdict,
@@ -148,6 +150,7 @@ AnyMessage = (
     | EnterPipeline
     | PipelineTerm
     | VoidTerm
+    | LinkProbe
     | StageTensor
     | StageVote
     | StageVerdict
@@ -188,6 +191,7 @@ __all__ = [
     "LeaderRecord",
     "Learned",
     "Lineage",
+    "LinkProbe",
     "Load",
     "Loaded",
     "LookupRows",

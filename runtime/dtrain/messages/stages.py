@@ -41,6 +41,13 @@ class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
     term: int
 
 
+class LinkProbe(Message, frozen=True, gc=False, kw_only=True):
+    """Leader to stage, before it cuts the model: how fast is the connection? Block: numbers, all 0.
+
+    The answer is `Acknowledged`.
+    """
+
+
 class StageTensor(Message, frozen=True, gc=False, kw_only=True):
     """Stage to another one, what a microbatch leaves there; or the way back, the gradient by it (`back`).
 

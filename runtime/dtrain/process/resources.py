@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from dtrain.cluster.hosts import host_of
 from dtrain.config import CentralStorageSection, MirroredSection, TrainingSection
 from dtrain.errors import RunError
 from dtrain.process.assignment import TaskAssignment
@@ -90,11 +91,7 @@ def threads(
     task = assignment.task
     here = cluster.address(task if task in cluster else cluster.leader) if cluster.leader else None
     replicas = [cluster.address(replica) for replica in cluster.replicas(training.chief_trains)]
-    return max(1, cores // max(1, sum(_host(address) == _host(here) for address in replicas)))
-
-
-def _host(address: str | None) -> str:
-    return (address or "").rpartition(":")[0]
+    return max(1, cores // max(1, sum(host_of(address) == host_of(here) for address in replicas)))
 
 
 _M_TRIM_THRESHOLD = -1

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dtrain.cluster.hosts import host_of
 from dtrain.errors import DtrainError
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.resources import own_memory_bytes
@@ -139,8 +140,8 @@ def tasks_here(environment: Mapping[str, str]) -> int:
     own = assignment.task if assignment.task in cluster else cluster.leader
     if own is None:
         return 1
-    host = (cluster.address(own) or "").rpartition(":")[0]
-    return max(1, sum((cluster.address(task) or "").rpartition(":")[0] == host for task in cluster.tasks()))
+    host = host_of(cluster.address(own))
+    return max(1, sum(host_of(cluster.address(task)) == host for task in cluster.tasks()))
 
 
 def size_bytes(value: Any) -> int:

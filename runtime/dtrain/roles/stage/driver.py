@@ -24,6 +24,7 @@ from dtrain.messages import (
     Controlled,
     EnterPipeline,
     Hello,
+    LinkProbe,
     NotReady,
     Over,
     PipelineTerm,
@@ -42,6 +43,7 @@ from dtrain.messages import (
     VoidTerm,
 )
 from dtrain.process.clock import LOOK_S, SYSTEM
+from dtrain.protocol.partition_plan import StageLink
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
 from dtrain.runs.reporting import Reporter
 from dtrain.state.stage_layout import ArrayRoute
@@ -56,6 +58,10 @@ T = TypeVar("T")
 HEADER_BYTES = 1 << 20
 LEAST_LIMIT_BYTES = 64 << 20
 """The least limit of the bytes of a message of another stage, however small its microbatches were."""
+PROBES = 5
+"""How often the shortest time to a stage and back is sought; the first time opens the connection."""
+LEAST_PROBE, MOST_PROBE, PROBE_S, SHORTEST_S = 1 << 14, 1 << 22, 0.05, 1e-6
+"""The numbers that measure a connection, and the seconds for which they are to be on their way."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -450,6 +456,33 @@ class LeadingDriver(StageDriver):
             with self.cond:
                 self.cond.wait_for(lambda: all(each in machine.entered for each in machine.others), LOOK_S)
         self._reporter.waiting(None)
+
+    def measured_links(self) -> dict[int, StageLink]:
+        """Return how fast the connection with each other stage is, by numbers that it acknowledges.
+
+        There are more of them until they take `PROBE_S`, so that what the system buffers does not count.
+
+        Raises:
+            PeerLostError: a stage does not answer for the patience.
+        """
+        links = {}
+        for stage in self.machine.others:
+            self._peers["order", stage] = peer = self._new_peer(stage)
+            round_trip_s = min(self._probed(peer, 0) for _ in range(PROBES))
+            count, took_s = LEAST_PROBE, 0.0
+            while took_s < PROBE_S and count < MOST_PROBE:
+                count *= 4
+                took_s = self._probed(peer, count) - round_trip_s
+            links[stage] = StageLink(4 * count / max(took_s, SHORTEST_S), round_trip_s / 2)
+        return links
+
+    def _probed(self, peer: Peer, count: int) -> float:
+        """Return the seconds until a stage has acknowledged so many float32 numbers."""
+        numbers = np.zeros(count, np.float32)
+        begun_s = SYSTEM.now()
+        peer.send(LinkProbe(), [numbers])
+        self._received(peer, Acknowledged)
+        return SYSTEM.now() - begun_s
 
     def _void(self, stage: int, term: int) -> None:
         """Tell one stage, if it can be reached, that no term up to this one counts."""

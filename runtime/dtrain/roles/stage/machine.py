@@ -30,6 +30,7 @@ from dtrain.messages import (
     Control,
     Controlled,
     EnterPipeline,
+    LinkProbe,
     NotReady,
     Over,
     PipelineTerm,
@@ -176,6 +177,8 @@ class StageMachine:
             case VoidTerm():
                 self.void(message.term)
                 return [Send(caller, Acknowledged()), *self._answers()]
+            case LinkProbe():
+                return [Send(caller, Acknowledged())]
             case Pull() | Snapshot() | Control():
                 copies = [np.array(block) for block in blocks] if isinstance(message, Control) else ()
                 self._questions.append(Question(caller, message, copies))

@@ -4,7 +4,7 @@ before the first step, and what `dtrain plan` prints.
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import inf
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from dtrain.cluster import TaskId
+from dtrain.cluster.hosts import host_of
 from dtrain.config import PipelineSection, SingleSection
 from dtrain.errors import DtrainError, SpecError
 from dtrain.learning import optimizers
@@ -120,8 +121,16 @@ def next_term(driver: StageDriver, incarnation: int) -> int:
     return max(driver.machine.term, incarnation) + 1
 
 
-def planned_stages(problem: Problem, assignment: TaskAssignment, section: PipelineSection) -> PlannedStages:
+def planned_stages(
+    problem: Problem,
+    assignment: TaskAssignment,
+    section: PipelineSection,
+    measured: Mapping[int, StageLink] | None = None,
+) -> PlannedStages:
     """Measure a model, and cut it; where the section names layers, there.
+
+    Args:
+        measured: the connection of the leader with each other task that trains; None: see `_assumed`.
 
     Raises:
         SpecError: it cannot be cut so or measured, no cut fits into this task's memory, or its layers are
@@ -135,7 +144,12 @@ def planned_stages(problem: Problem, assignment: TaskAssignment, section: Pipeli
     profile, count = _measured(problem, network, len(cut.rows(0, size))), cut.filled(size)
     replicas = section.replicas_by_stage(len(tasks))
     first = [sum(replicas[:stage]) for stage in range(len(replicas))]
-    links = [_link(assignment, tasks[one], tasks[other]) for one, other in pairwise(first)]
+    links = [
+        _assumed(assignment, tasks[one], tasks[other])
+        if measured is None
+        else _between(assignment, measured, one, other)
+        for one, other in pairwise(first)
+    ]
     slots = len(optimizers.from_config(problem.optimizer).initial_slots(np.zeros(1, np.float32)))
     pipeline = PipelineShape(
         section.schedule, count, links, _trained_s(problem.optimizer, count), slots, replicas
@@ -194,8 +208,25 @@ def _trained_s(optimizer: dict[str, Any], microbatches: int) -> float:
     return (times_s[1] - times_s[0] + (microbatches - 1) * added_s) / total.nbytes
 
 
-def _link(assignment: TaskAssignment, one: TaskId, other: TaskId) -> StageLink:
-    usual = ONE_HOST_BYTES_PER_S if assignment.on_one_host else TWO_HOSTS_BYTES_PER_S
+def _between(
+    assignment: TaskAssignment, measured: Mapping[int, StageLink], one: int, other: int
+) -> StageLink:
+    """Return the connection of two tasks; but on one host it is that of the slower one with the leader."""
+    tasks = assignment.cluster.replicas()
+    if one and _share_a_host(assignment, tasks[one], tasks[other]):
+        return _assumed(assignment, tasks[one], tasks[other])
+    links = [measured[each] for each in (one, other) if each]
+    return StageLink(min(each.bytes_per_s for each in links), max(each.latency_s for each in links))
+
+
+def _share_a_host(assignment: TaskAssignment, *tasks: TaskId) -> bool:
+    hosts = {host_of(assignment.cluster.address(task)) for task in tasks}
+    return assignment.on_one_host or len(hosts) == 1
+
+
+def _assumed(assignment: TaskAssignment, one: TaskId, other: TaskId) -> StageLink:
+    """Return the connection of two tasks as `simulate.network` says, or as it usually is."""
+    usual = ONE_HOST_BYTES_PER_S if _share_a_host(assignment, one, other) else TWO_HOSTS_BYTES_PER_S
     if (fault := assignment.spec.simulate.link(str(one), str(other))) is None:
         return StageLink(usual)
     bandwidth = fault.bandwidth_mbit_s

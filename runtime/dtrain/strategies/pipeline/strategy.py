@@ -18,6 +18,7 @@ from dtrain.learning.graphs.networks import Network
 from dtrain.learning.graphs.stages import StageNetwork, cut_before, segments_of
 from dtrain.parameters import placement
 from dtrain.process.assignment import TaskAssignment
+from dtrain.process.plain_text import bytes_text
 from dtrain.protocol.membership import MemberState
 from dtrain.protocol.pipeline_schedule import FLUSHES
 from dtrain.roles.chief.start import Start, restored
@@ -205,7 +206,7 @@ class StagesStrategy(Strategy):
         stages = {layer: tasks.index(task) for layer, task in placed.items()}
         return StageLayout(segments_by_hand(graph, stages, [str(task) for task in tasks])), Schedule.GPIPE
 
-    def _begins(self, problem: Problem) -> tuple[str, ...]:
+    def _begins(self, problem: Problem, driver: LeadingDriver) -> tuple[str, ...]:
         """Return the layers with which stages begin: said, measured, or as in an earlier `fit`."""
         network = problem.computing.network
         assert network is not None, "it is checked"
@@ -214,9 +215,12 @@ class StagesStrategy(Strategy):
         if isinstance(self.training.stages, tuple):
             return self.training.stages
         if network.graph not in self._cuts:
-            stages = planned_stages(problem, self._assignment, self.training).stages
+            links = driver.measured_links()
+            stages = planned_stages(problem, self._assignment, self.training, links).stages
             self._cuts[network.graph] = begins = tuple(each.layers[0] for each in stages)
-            self._task.reporter.warn(f"stages begin with {', '.join(begins)}, by measured time")
+            slowest = min((each.bytes_per_s for each in links.values()), default=None)
+            link = "" if slowest is None else f"; the slowest link has {bytes_text(slowest)}/s"
+            self._task.reporter.warn(f"stages begin with {', '.join(begins)}, by measured time{link}")
         return self._cuts[network.graph]
 
     def _lead(self, problem: Problem, driver: StageDriver, parts_of: PartsOf) -> LeadingTraining:
@@ -229,7 +233,7 @@ class StagesStrategy(Strategy):
         first = self._number == 1
         term = next_term(driver, self._place.join().incarnation)
         driver.gather(self._number, hash_of(problem), term, within_s, voids=first)
-        parts = parts_of(self._begins(problem))
+        parts = parts_of(self._begins(problem, driver))
         asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
         resumes = calls.resumes if self._number == 1 else False
         start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)
