@@ -100,9 +100,7 @@ def test_plain_python_with_the_classic_flags(launcher):
 def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     for task in cluster.tasks:
-        cluster.start(
-            task, LINE, "--max_steps", "10000000", environment={"TF_CONFIG": cluster.tf_config(task)}
-        )
+        cluster.start(task, PACED, "--steps", "1000000", environment={"TF_CONFIG": cluster.tf_config(task)})
     wait_until(lambda: (cluster.run_dir / "run.json").exists(), "the run directory")
 
     def all_running():
