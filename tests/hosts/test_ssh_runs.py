@@ -22,7 +22,7 @@ import dtrain as dt
 
 def batches():
     for _ in itertools.count():
-        time.sleep(0.01)
+        time.sleep(0.03)
         yield np.ones((8, 1), np.float32), np.full((8, 1), 2, np.float32)
 
 strategy = dt.get_strategy()
