@@ -6,10 +6,9 @@ import re
 import socket
 from itertools import chain
 
-import portpicker
 from clusters.hand import HandCluster
 from clusters.watching import DIGITS, LARGE, LINE, PACED, saved_steps
-from launching import wait_until
+from launching import free_port, wait_until
 
 STEPS = 200
 
@@ -150,7 +149,7 @@ def test_a_server_that_is_started_again_at_another_address_is_found(launcher):
     )
     cluster.commands["ps:1"].process.kill()
     cluster.commands["ps:1"].process.wait()
-    elsewhere = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    elsewhere = f"127.0.0.1:{free_port()}"
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", int(cluster.addresses["ps"][1].rpartition(":")[2])))
