@@ -345,9 +345,11 @@ class RoundMember(Follower):
         watched = {*members, *ended} - {self.number} if self._has_leases else ended
         silent: set[int] = set()
         if self._host is None:  # else, as the leader's lock is in its memory, the others leave nobody behind
-            contact_s |= dict.fromkeys(watched - contact_s.keys(), now + COMES_S)
+            if not watched <= contact_s.keys():
+                contact_s |= dict.fromkeys(watched - contact_s.keys(), now + COMES_S)
             silent = {number for number in watched if now - contact_s[number] >= lease_s}
-        self._silent = self._silent - watched | silent
+        if silent or self._silent:
+            self._silent = self._silent - watched | silent
         for number in sorted(ended):
             contact_s[number] = -math.inf if number in silent else math.inf  # so it stays
             self._lose(number)
