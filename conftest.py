@@ -74,7 +74,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_collection_finish() -> None:
     """Leave the modules and the thousands of tests out of every search for garbage: they stay to the end."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 
@@ -100,14 +99,17 @@ def pytest_configure(config: pytest.Config) -> None:
     they start one for bytecode where PYTHONDONTWRITEBYTECODE keeps the tree free of it.
 
     Without the latter, each of the hundreds of processes would compile dtrain anew: a third of what a small
-    launch takes.
+    launch takes. It stays for the next run, which then begins to test after half the time; what the programs
+    of tests import does not.
     """
     _share_the_rewriting(config)
     config.stash[STATE] = state = Path(tempfile.mkdtemp(prefix="dtrain-state-"))
     os.environ["XDG_STATE_HOME"] = str(state)
     os.environ.pop("XDG_RUNTIME_DIR", None)
     if sys.dont_write_bytecode and "PYTHONPYCACHEPREFIX" not in os.environ:
-        config.stash[BYTECODE] = folder = Path(tempfile.mkdtemp(prefix="dtrain-bytecode-"))
+        kept = getattr(config, "cache", None)
+        folder = kept.mkdir("bytecode") if kept else Path(tempfile.mkdtemp(prefix="dtrain-bytecode-"))
+        config.stash[BYTECODE] = folder / Path(tempfile.gettempdir()).relative_to("/") if kept else folder
         folder.chmod(0o755)  # some tests run a command as another user
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder)

@@ -7,8 +7,10 @@ import contextlib
 import functools
 import json
 import os
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -96,6 +98,19 @@ def wait_until(condition: Callable[[], Any], what: str = "", within_s: float = P
         now_s = time.monotonic()
         assert now_s < deadline_s, f"waited in vain: {what or condition}"
         time.sleep(max(0.02, min(4 * (now_s - asked_s), 0.2)))
+
+
+_ports = iter(random.SystemRandom().sample(range(10_000, 32_000), 2_000))
+"""Below those from which Linux takes the ports of connections and of `bind` to port 0; each of them once."""
+
+
+def free_port() -> int:
+    """A port that a program will listen at a moment later; no other process comes to it by chance meanwhile."""
+    for port in _ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            return port
+    raise AssertionError("no port is free")
 
 
 @contextlib.contextmanager

@@ -40,6 +40,8 @@ TASK = "dtrain.task"
 COMMANDS = ("dtrain_cli.main", TASK)
 NOT_BEFORE = (".main", ".__main__", ".by_library")
 """How modules end that are run as programs, or are large and belong to few commands."""
+IMPORTED_LATER = ("encodings.idna", "rich.table", "ruamel.yaml")
+"""Modules of others that commands import where they need them, and most of them do."""
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
 PLAIN = {
     "preexec_fn": None,
@@ -241,7 +243,7 @@ def _import_all() -> None:
 
     fork_server.import_all()
     found = [module.name for module in pkgutil.walk_packages(dtrain_cli.__path__, "dtrain_cli.")]
-    found += [*fork_server.STRATEGY_IMPORTS.values(), *fork_server.GRPC_IMPORTS]
+    found += [*fork_server.STRATEGY_IMPORTS.values(), *fork_server.GRPC_IMPORTS, *IMPORTED_LATER]
     for module in found:
         if not module.endswith(NOT_BEFORE):
             importlib.import_module(module)

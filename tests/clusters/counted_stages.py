@@ -16,13 +16,10 @@ FAR_ABOVE = 1e6
 """The slope of the absolute error is -1 wherever the weights are."""
 
 
-SLOW_S = 0.003
-
-
 class Counting(dt.layers.Layer):
     """Passes its input on, and adds the weights of the examples to the last column, which the loss reads."""
 
-    slow = False
+    slow_s = 0.0
 
     def declare(self, input_shape):
         return [dt.layers.Weight("counts", (input_shape[0] - 1, 1), "zeros")]
@@ -31,7 +28,7 @@ class Counting(dt.layers.Layer):
         return input_shape
 
     def forward(self, weights, x, call):
-        time.sleep(SLOW_S * self.slow)
+        time.sleep(self.slow_s)
         y = np.array(x)
         y[:, -1:] += x[:, :-1] @ weights["counts"]
         return y, x
@@ -65,6 +62,7 @@ def main():
     )
     parser.add_argument("--after", type=int, default=0)
     parser.add_argument("--slow", type=int, nargs="*", default=(), help="a layer that sleeps, by attempt")
+    parser.add_argument("--slow_s", type=float, default=0.003, help="how long, in each forward pass")
     args = parser.parse_args()
     x = np.concatenate([np.eye(args.examples), np.zeros((args.examples, 1))], axis=1).astype(np.float32)
     y = np.full((args.examples, 1), FAR_ABOVE, np.float32)
@@ -81,7 +79,7 @@ def main():
     with dt.get_strategy().scope():
         stages = [Counting(input_shape=x.shape[1:]), *(Counting() for _ in range(args.stages - 1))]
         for layer in args.slow[int(os.environ["DTRAIN_ATTEMPT"]) :][:1]:
-            stages[layer].slow = True
+            stages[layer].slow_s = args.slow_s
         model = dt.Sequential([*stages, LastColumn()])
         model.compile(dt.optimizers.SGD(float(args.batch)), "mae")
     data = dt.data.Dataset.from_tensor_slices((x, y)).batch(args.batch).map(pace)

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import portpicker
 from clusters.watching import report_of
-from launching import COMMAND, Command, Launcher, wait_until
+from launching import COMMAND, Command, Launcher, free_port, wait_until
 
 SEQPACKET, CONNECTED = "0005", "03"
 """As /proc/net/unix says it."""
@@ -27,8 +26,7 @@ class HandCluster:
         self.launcher = launcher
         self.warm = warm
         self.addresses = {
-            role: [f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(count)]
-            for role, count in counts.items()
+            role: [f"127.0.0.1:{free_port()}" for _ in range(count)] for role, count in counts.items()
         }
         self.tasks = [f"{role}:{index}" for role, count in counts.items() for index in range(count)]
         self.leader = "chief:0" if "chief" in counts else "worker:0"

@@ -6,10 +6,9 @@ import re
 import socket
 from itertools import chain
 
-import portpicker
 from clusters.hand import HandCluster
 from clusters.watching import DIGITS, LARGE, LINE, PACED, saved_steps
-from launching import wait_until
+from launching import free_port, wait_until
 
 STEPS = 200
 
@@ -100,9 +99,7 @@ def test_plain_python_with_the_classic_flags(launcher):
 def test_the_leader_keeps_account_of_all_tasks_while_they_train(launcher):
     cluster = HandCluster(launcher, ps=1, chief=1, worker=1)
     for task in cluster.tasks:
-        cluster.start(
-            task, LINE, "--max_steps", "10000000", environment={"TF_CONFIG": cluster.tf_config(task)}
-        )
+        cluster.start(task, PACED, "--steps", "1000000", environment={"TF_CONFIG": cluster.tf_config(task)})
     wait_until(lambda: (cluster.run_dir / "run.json").exists(), "the run directory")
 
     def all_running():
@@ -152,7 +149,7 @@ def test_a_server_that_is_started_again_at_another_address_is_found(launcher):
     )
     cluster.commands["ps:1"].process.kill()
     cluster.commands["ps:1"].process.wait()
-    elsewhere = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    elsewhere = f"127.0.0.1:{free_port()}"
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", int(cluster.addresses["ps"][1].rpartition(":")[2])))

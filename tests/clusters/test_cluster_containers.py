@@ -6,13 +6,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import portpicker
 import pytest
 from clusters.watching import LINE
-from launching import wait_until
+from launching import free_port, wait_until
 
 
 class Container:
@@ -21,7 +21,7 @@ class Container:
     def __init__(self, folder: Path, role: str) -> None:
         program = [] if role == "ps" else [LINE]
         self._said = folder / "stderr"
-        server, worker = (f"127.0.0.1:{portpicker.pick_unused_port()}" for _ in range(2))
+        server, worker = (f"127.0.0.1:{free_port()}" for _ in range(2))
         hosts = ["--ps_hosts", server, "--worker_hosts", worker, "--task_index", "0"]
         words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
         words += [sys.executable, "-m", "dtrain_cli.main", role, *hosts, *program]
@@ -69,6 +69,7 @@ def test_process_1_hears_the_order_to_stop_from_when_python_has_started(containe
     wait_until(container.hears_sigterm, "a handler")
     while not container.waits():
         assert container.hears_sigterm()
+        time.sleep(0.001)  # a look takes as long as this: it leaves the task half of a core
     os.kill(container.pid, signal.SIGTERM)
     assert container.end() == 143
 

@@ -22,8 +22,7 @@ from clusters.watching import (
     succeeded,
     tasks_of,
 )
-
-from dtrain_cli.plan.ports import pick_port
+from launching import free_port
 
 SMALL = ("--workers", "1", "--ps", "1", "--no-evaluator")
 
@@ -92,7 +91,7 @@ def test_asynchronous_training_ends_exactly_at_its_last_step_at_addresses_of_ip_
     hosts = ("[::1]" if has_ipv6 else "localhost", "localhost", "127.0.0.1")
     launches = []
     for workers in (1, 3):
-        addresses = [f"{host}:{pick_port()}" for host in hosts]
+        addresses = [f"{host}:{free_port()}" for host in hosts]
         words = ("--set", f"cluster.ps={json.dumps(addresses)}", "--set", "training.transport=grpc")
         words = (*words, "--workers", workers, "--no-evaluator", "--updates", "async", PACED, "--steps", "37")
         launches.append((addresses, launcher.start(*words)))

@@ -237,11 +237,11 @@ def test_what_an_asynchronous_pipeline_computes_follows_from_the_program_and_not
 @pytest.mark.parametrize("schedule", SCHEDULES[1:])
 def test_an_asynchronous_pipeline_that_is_stopped_comes_to_rest_saves_and_goes_on(launcher, schedule):
     """A stop comes while batches are in flight; what is saved has each of them in every stage."""
-    run_dir, epochs = launcher.folder / "run", 150
+    run_dir, epochs = launcher.folder / "run", 60
     words = (
         *("--stages", "3", *PIPELINE, "--set", "checkpoint.every_s=1000", "--run-dir", "run"),
         *("--set", f"training.schedule={schedule}", "--set", "wait.grace_s=3"),
-        *(COUNTED, "--epochs", str(epochs)),
+        *(COUNTED, "--epochs", str(epochs), "--slow", "1", "--slow_s", "0.03"),  # before it is stopped
     )
     stopped_and_saved(launcher, words, run_dir)
     again = launcher.start("--resume", *words, run_dir=run_dir)

@@ -33,6 +33,9 @@ def counts(launch):
     ],
     ids=["sync", "async", "coordinator"],
 )
+@pytest.mark.long(
+    "two replicas stand still one after the other, each for longer than a stall timeout of six seconds"
+)
 def test_one_that_reads_for_ever_and_one_that_is_stopped_are_killed_and_nothing_is_counted_twice(
     launcher, words, options, stuck, stopped, counted
 ):

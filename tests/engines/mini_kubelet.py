@@ -230,6 +230,7 @@ class Kubelet:
         self._ip(f"-n {namespace} link set eth0 up")
         self._ip(f"-n {namespace} link set lo up")
         spec, name = job["spec"]["template"]["spec"], f"{job['metadata']['name']}-{index}"
+        self.names.addresses.pop(f"{name}.{spec['subdomain']}", None)
         self._late.append((time.monotonic() + self.names_late_s, f"{name}.{spec['subdomain']}", address))
         root = self._root(spec, name)
         environment = self._environment(spec["containers"][0], index, name)

@@ -54,7 +54,9 @@ def test_local_steps(output):
 
 def test_pipeline_mnist(output):
     words = ("--stages", "3", "--no-evaluator")
-    (accuracy,) = numbers(ACCURACY, output(*words, EXAMPLES / "pipeline_mnist.py", "--quick"))
+    (accuracy,) = numbers(
+        ACCURACY, output(*words, EXAMPLES / "pipeline_mnist.py", "--quick", "--epochs", "8")
+    )
     assert accuracy > 0.95
 
 

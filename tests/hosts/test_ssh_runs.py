@@ -22,7 +22,7 @@ import dtrain as dt
 
 def batches():
     for _ in itertools.count():
-        time.sleep(0.01)
+        time.sleep(0.03)
         yield np.ones((8, 1), np.float32), np.full((8, 1), 2, np.float32)
 
 strategy = dt.get_strategy()
@@ -92,6 +92,7 @@ def test_a_program_trains_over_ssh_and_leaves_nothing(rig, start):
     assert all(rig.address(host) == address for host, address in hosts.values())
 
 
+@pytest.mark.long("two hosts are cut off one after the other, longer than keep-alives and a lease last")
 def test_hosts_that_are_cut_off_for_a_while_lose_nothing(rig, start):
     """The chief's host longer than its connections' keep-alives last, a worker's as long as a lease was."""
     launch = start(1_000_000)

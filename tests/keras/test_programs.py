@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 
 import numpy as np
-import portpicker
 import pytest
+from launching import free_port
 
 PROGRAMS = Path(__file__).parent / "programs"
 PRINTED = json.loads((PROGRAMS / "printed.json").read_text())
@@ -82,7 +82,7 @@ def test_asynchronous_training_of_a_program_has_its_losses_fall(launcher):
 
 def test_the_classic_flags_start_each_task(launcher):
     """A server, and two workers that find each other; the leader prints, and all end by themselves."""
-    hosts = [f"localhost:{portpicker.pick_unused_port()}" for _ in range(3)]
+    hosts = [f"localhost:{free_port()}" for _ in range(3)]
     flags = (f"--ps_hosts={hosts[0]}", f"--worker_hosts={hosts[1]},{hosts[2]}")
     tasks = [
         launcher.run(PROGRAMS / "line.py", *flags, f"--job_name={job}", f"--task_index={index}")

@@ -1,5 +1,6 @@
 """Frames that a task with the run's secret must not be able to do harm with: drawn from a seed."""
 
+import functools
 import random
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -44,6 +45,11 @@ SECTIONS = tuple(
 )
 
 
+@functools.cache
+def _fields_of(kind: type) -> tuple[msgspec.inspect.Field, ...]:
+    return msgspec.inspect.type_info(kind).fields
+
+
 class Hostile:
     """An endless source of frames.
 
@@ -81,11 +87,10 @@ class Hostile:
 
     def _message(self) -> Any:
         kind = self._chance.choice(KINDS)
-        fields = msgspec.inspect.type_info(kind).fields
         return kind(
             **{
                 field.name: self._value(field.type)
-                for field in fields
+                for field in _fields_of(kind)
                 if self._chance.random() < 0.9 or field.required
             }
         )

@@ -11,11 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import portpicker
 import pytest
 from clusters.hand import HandCluster
 from clusters.watching import PACED
-from launching import SOURCES
+from launching import SOURCES, free_port
 from security import reaching
 from security.reaching import HELLO, LET_IN, SERVER
 
@@ -291,7 +290,7 @@ def test_this_user_gets_in_and_another_user_does_not_by_any_way(home):
         msgspec.structs.replace(HELLO, task=SERVER),
         proven_secret(CLUSTER, None, SecuritySection(), by_command=True),
     )
-    address = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    address = f"127.0.0.1:{free_port()}"
     with contextlib.ExitStack() as stack:
         local = LocalService(Welcoming(), own)
         stack.callback(local.stop)

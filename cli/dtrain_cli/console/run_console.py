@@ -7,6 +7,7 @@ once. Nothing here ever waits for a reader (see `streams`).
 
 import os
 import re
+import signal
 import textwrap
 import time
 from collections.abc import Callable
@@ -75,9 +76,11 @@ class RunConsole:
         for tail in (tail for tails in self._tails.values() for tail in tails):
             tail.without_stacks = True
 
-    def forget_screen(self) -> None:
-        """Erase nothing, because another program has written there; the table begins anew below."""
-        self._table_widths = []
+    def forget_screen_when_continued(self) -> None:
+        """Let the table begin anew below what the shell has written, whenever this process goes on after
+        Ctrl-Z: at once, as it may have been stopped while it draws.
+        """
+        signal.signal(signal.SIGCONT, lambda *_: self._table_widths.clear())
 
     def pump(self) -> None:
         now_s = time.monotonic()

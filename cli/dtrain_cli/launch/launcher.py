@@ -262,6 +262,7 @@ def _supervise(
     console = RunConsole(
         Outlet(1), Outlet(2), lambda *shape: table.render(supervisor.progress.rows(), *shape)
     )
+    console.forget_screen_when_continued()
     record = _new_record(plan.run.run_id, plan.spec.name, saved)
     record.started = now_text()
     journal = Journal(files, record, console.say)

@@ -153,9 +153,6 @@ class Supervisor(TaskSupervisor):
         self._journal.event(kind, **facts)
 
     def _signalled(self, number: int, now_s: float, host: str | None = None) -> None:
-        if number == signal.SIGCONT:  # after Ctrl-Z the shell has written to the terminal
-            self._console.forget_screen()
-            return
         if number in STOP_SIGNALS and self.replaced:  # then the run is not started again
             self.replaced, self._order = {}, None
         super()._signalled(number, now_s, host)

@@ -9,8 +9,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 NOTICES = (signal.SIGUSR1, signal.SIGUSR2)
 """Announcements by which schedulers say that a job will end soon: they are for the tasks."""
 _CAUGHT = (
-    *(*STOP_SIGNALS, *NOTICES, signal.SIGCONT, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
-    *(signal.SIGPOLL, signal.SIGPWR, signal.SIGXCPU),
+    *(*STOP_SIGNALS, *NOTICES, signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGPOLL),
+    *(signal.SIGPWR, signal.SIGXCPU),
 )
 
 

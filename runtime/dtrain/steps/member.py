@@ -339,17 +339,20 @@ class RoundMember(Follower):
             sent.append((number, message))
 
     def _check_leases(self, now: float) -> None:
-        members = self.members
+        members, contact_s, lease_s = self.members, self._contact_s, self._lease_s
         # Without leases nobody is silent, and an end is certain.
-        ended = {number for number in self._gone if math.isfinite(self._contact_s.get(number, 0.0))}
+        ended = {number for number in self._gone if math.isfinite(contact_s.get(number, 0.0))}
         watched = {*members, *ended} - {self.number} if self._has_leases else ended
-        for number in sorted(watched):
-            # With a leader's lock in the memory of the host, the others never leave this member behind.
-            silent = self._host is None and self._is_late(number, now)
-            (self._silent.add if silent else self._silent.discard)(number)
-            if number in self._gone and math.isfinite(self._contact_s.get(number, 0.0)):
-                self._contact_s[number] = -math.inf if silent else math.inf  # so it stays
-                self._lose(number)
+        silent: set[int] = set()
+        if self._host is None:  # else, as the leader's lock is in its memory, the others leave nobody behind
+            if not watched <= contact_s.keys():
+                contact_s |= dict.fromkeys(watched - contact_s.keys(), now + COMES_S)
+            silent = {number for number in watched if now - contact_s[number] >= lease_s}
+        if silent or self._silent:
+            self._silent = self._silent - watched | silent
+        for number in sorted(ended):
+            contact_s[number] = -math.inf if number in silent else math.inf  # so it stays
+            self._lose(number)
         if self._leading is not None:
             for number in members if self._has_leases else ():
                 heard_s = self._heard_s.setdefault(number, now + COMES_S)

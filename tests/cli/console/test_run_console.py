@@ -4,6 +4,7 @@ width.
 
 import io
 import os
+import signal
 
 import pytest
 from rich.console import Console
@@ -44,6 +45,30 @@ def test_the_whole_table_is_erased_after_the_width_has_changed(monkeypatch, colu
     console.say("a word")
     # A terminal that becomes narrower breaks the lines that are there: 70 columns are 4 lines of 20.
     assert screen.written.startswith(f"\r\x1b[{lines_erased}A\x1b[J")
+
+
+def test_a_launch_that_is_stopped_and_goes_on_while_it_draws_erases_nothing(monkeypatch):
+    """The shell has written meanwhile."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(run_console, "TABLE_EVERY_S", 0.0)
+    screen, stops = Screen(), []
+
+    def table(*_):
+        for number in stops:
+            signal.raise_signal(number)
+        return "a table"
+
+    console, before = RunConsole(screen, screen, table), signal.getsignal(signal.SIGCONT)
+    try:
+        console.forget_screen_when_continued()
+        console.pump()
+        console.pump()
+        assert screen.written.count("\x1b[J") == 1, "it erases its own table"
+        stops.append(signal.SIGCONT)
+        console.pump()
+        assert screen.written.count("\x1b[J") == 1
+    finally:
+        signal.signal(signal.SIGCONT, before)
 
 
 def test_a_task_that_was_quiet_for_long_is_heard_within_a_second_and_then_at_once(tmp_path, monkeypatch):

@@ -173,7 +173,7 @@ def test_the_table_of_a_real_run_says_how_fast_how_stale_how_slow_and_who_waits_
     """Of the default cluster, with a slow worker that the others wait for, an idle evaluator, and a worker that
     has joined: at the usual widths of a terminal, and in `status`.
     """
-    slow = ("--set", "simulate.slow.worker:1=500", "--staleness-bound", "2")
+    slow = ("--set", "simulate.slow.worker:1=2000", "--staleness-bound", "2")
     launch = start(launcher, terminal, *slow, DIGITS, "--steps", "100000", NO_COLOR="1")
     launch.wait_for(lambda: (launch.run_dir / "join.json").exists(), "nothing to join")
     joined = launcher.dtrain("worker", "--join", str(launch.run_dir), DIGITS, "--steps", "100000")

@@ -89,20 +89,22 @@ def test_a_model_that_cannot_be_cut_so_is_one_message(planned, options, words):
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
+    ("flag", "start_s", "words"),
     [
         (
             "--fails",
+            60,
             "program.py has ended with exit code 1 before a call of fit, so its stages are not known",
         ),
         (
             "--hangs",
+            1.5,
             "program.py in 1.5 s (wait.start_s) has not come to a call of fit, so its stages are not",
         ),
     ],
 )
-def test_a_program_that_does_not_come_to_its_fit_is_planned_without_stages(planned, flag, words):
-    done = planned("--set", "wait.start_s=1.5", flags=[flag])
+def test_a_program_that_does_not_come_to_its_fit_is_planned_without_stages(planned, flag, start_s, words):
+    done = planned("--set", f"wait.start_s={start_s}", flags=[flag])
     assert done.returncode == 0
     assert words in done.stderr
     assert ("ValueError: there are no data" in done.stderr) == (flag == "--fails")

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 KILL = SimulateSection(kill=(KillFault("worker:0", at_step=5),))
 CAMPAIGN = """\
 program: digits.py
-arguments: [--steps, 600]
+arguments: [--steps, 200]
 spec:
   cluster: {chief: 1, worker: 1, ps: 1}
   training: {updates: sync}
@@ -131,7 +131,7 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
     is_of("chaos", json.loads(first.out))
     calm, story = json.loads(first.out)["stories"]
     assert [each["story"] for each in (calm, story)] == ["undisturbed", "the server dies"]
-    assert (story["steps"], story["counted"], story["due"]) == (600, 1200, 1200)
+    assert (story["steps"], story["counted"], story["due"]) == (200, 400, 400)
     assert (story["faults"], story["restarts"], story["left"], story["broken"]) == (1, 1, 0, [])
     assert story["loss"] == pytest.approx(calm["loss"], abs=1e-6), "synchronous steps are the same"
 
@@ -149,7 +149,7 @@ def test_stories_are_told_once_and_a_broken_promise_is_exit_code_1(launcher):
         (launcher.folder / "kept" / "campaigns" / "c" / "the server dies" / "result.json").read_text()
     )
     assert kept["run_dir"] == story["run_dir"]
-    assert re.search(r"the server dies .*1200 of 1200", second.out)
+    assert re.search(r"the server dies .*400 of 400", second.out)
 
 
 def test_a_program_that_fails_without_faults_has_no_stories_told(launcher):
