@@ -1,6 +1,7 @@
 """Two stages without sockets: what a neighbour sends is checked before it counts, and a wrong one ends nothing here."""
 
 import itertools
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from dtrain.errors import CallsDifferError, PeerRefusedError
 from dtrain.messages import Hello, SnapshotReply, StageVote
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
-from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
 from dtrain.state.stage_layout import ArrayRoute
@@ -29,10 +30,10 @@ def hello_of(task):
 
 
 class Stages(list):
-    """Three stages in their first term, of which each passes on examples of `SHAPE`."""
+    """Three stages in their first term, of which each passes on examples of `SHAPE`; `link` wraps connections."""
 
-    def __init__(self, *, leading=False):
-        self.leading = leading
+    def __init__(self, *, leading=False, link=lambda channel: channel):
+        self.leading, self.link = leading, link
         super().__init__(map(self.started, range(3)))
 
     def started(self, number):
@@ -44,7 +45,9 @@ class Stages(list):
             else LeadingStage(number, TASKS, depth=4),
             hello_of(own),
             CLUSTER,
-            lambda task, within_s: MemoryChannel(str(task), self[TASKS.index(task)], hello_of(own)),
+            lambda task, within_s: self.link(
+                MemoryChannel(str(task), self[TASKS.index(task)], hello_of(own))
+            ),
             Reporter(TaskAssignment.by_hand(CLUSTER, own, {})),
             patience_s=5.0,
         )
@@ -67,8 +70,9 @@ def send(driver, array, microbatch=0, *, back=False):
 def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_taken(stages):
     first, second, third = stages
     send(first, np.ones((2, 4), np.float32))
+    send(first, np.ones((2, 3), np.float32), 1)
     with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\), expected \(3,\)"):
-        send(first, np.ones((2, 3), np.float32), 1)
+        first.take(0, 1, 0, back=True, rows=2)
     send(third, np.full((2, 3), 5, np.float32), back=True)
     assert second.take(0, 0, 1, back=True, rows=2)[0].tolist() == [[5] * 3] * 2
     send(stages.started(0), np.full((2, 3), 7, np.float32))
@@ -103,7 +107,7 @@ def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variab
     wide = np.ones((LEAST_LIMIT_BYTES // 12 + 2, 3), np.float32)
     send(stages[2], wide, 1, back=True)
     with pytest.raises(PeerRefusedError, match=r"a message of .* bytes; at most"):
-        send(stages[2], wide, 2, back=True)
+        stages[2].vote(StageVote(term=1, batch=0, finite=True, loss=0.0))
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -126,3 +130,113 @@ def test_nonsense_of_other_tasks_ends_no_stage_and_takes_no_memory(role, place):
     assert refused, "frames that are none"
     assert len(driver.machine.arrived) <= 2 * 2 * driver.machine.depth
     assert not driver.machine._questions
+
+
+class Link:
+    """A connection that holds back all messages until an answer is waited for, and may break before they arrive.
+
+    Attributes:
+        held: what is on its way.
+        most: how many messages were on their way at a time, on all connections.
+        breaks: how many connections break, each when an answer is waited for, and how many messages of each arrive.
+    """
+
+    most = 0
+    breaks: ClassVar[list[int]] = []
+
+    def __init__(self, channel):
+        self.peer, self.channel, self.held = channel.peer, channel, []
+
+    @property
+    def bytes_sent(self):
+        return self.channel.bytes_sent
+
+    @property
+    def bytes_received(self):
+        return self.channel.bytes_received
+
+    def send(self, message, blocks=()):
+        self.held.append((message, blocks))
+        Link.most = max(Link.most, len(self.held))
+
+    def receive(self, into=(), deadline=None):
+        arrive = Link.breaks.pop() if self.held and Link.breaks else None
+        for message, blocks in self.held[:arrive]:
+            self.channel.send(message, blocks)
+        self.held = []
+        if arrive is not None:
+            self.channel.close()
+        return self.channel.receive(into, deadline)
+
+    def abort(self, reason):
+        self.channel.abort(reason)
+
+    def close(self):
+        self.channel.close()
+
+
+@pytest.fixture
+def late(monkeypatch):
+    monkeypatch.setattr(Link, "most", 0)
+    monkeypatch.setattr(Link, "breaks", [])
+    return Stages(leading=True, link=Link)
+
+
+def test_so_many_arrays_are_on_their_way_as_a_stage_may_be_ahead_and_no_more(late):
+    first, second, _ = late
+    depth = first.machine.depth
+    for number in range(depth):
+        send(first, np.full((2, 3), number, np.float32), number)
+    assert (Link.most, len(second.machine.arrived)) == (depth, 0)
+    send(first, np.full((2, 3), depth, np.float32), depth)
+    assert (Link.most, len(second.machine.arrived)) == (depth, depth)
+
+
+@pytest.mark.parametrize("arrive", range(5))
+def test_arrays_that_were_on_their_way_when_a_link_broke_come_again_in_their_order_and_count_once(
+    late, arrive
+):
+    """Some of them had arrived, and were computed with."""
+    first, second, _ = late
+    for number in range(4):
+        send(first, np.full((2, 3), number, np.float32), number)
+    Link.breaks = [arrive]
+    first.machine.arrived[Place(1, 0, True, 3, 0, TASKS[1])] = [np.zeros((2, 3), np.float32)]
+    taken = 0
+
+    def compute_what_has_come():
+        nonlocal taken
+        while place := next((each for each in second.machine.arrived if each.microbatch == taken), None):
+            [array] = second.take(0, place.microbatch, place.edge, back=False)
+            assert array.tolist() == [[taken] * 3] * 2
+            taken += 1
+
+    again = late.link
+
+    def link(channel):
+        compute_what_has_come()
+        return again(channel)
+
+    late.link = link
+    first.take(0, 3, 0, back=True)
+    compute_what_has_come()
+    assert taken == 4
+    assert not second.machine.arrived
+
+
+def test_a_stage_that_waits_says_again_what_was_lost_with_a_connection(late):
+    """The other stage may wait for it, so that nothing of what it waits for itself can come."""
+    first, second, _ = late
+    send(first, np.ones((2, 3), np.float32))
+    Link.breaks = [0]
+    received = second.received
+
+    def answered(caller, frame):
+        found = received(caller, frame)
+        first.machine.arrived[Place(1, 0, False, 0, 1, TASKS[2])] = [np.zeros((2, 3), np.float32)]
+        return found
+
+    second.received = answered
+    first.machine.routes = [*CHAIN[:1], ArrayRoute((2,), (0,))]
+    first.take(0, 0, 1, back=False)
+    assert len(second.machine.arrived) == 1

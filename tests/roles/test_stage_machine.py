@@ -158,6 +158,7 @@ def test_what_comes_of_a_later_term_waits_for_it_and_of_an_earlier_one_is_droppe
     machine, held = begun()
     machine.receive("a", TASKS[0], *tensor(term=4))
     machine.receive("a", TASKS[0], *tensor(term=6, batch=9))
+    assert [place.term for place in machine.arrived] == [6]
     assert said(machine.receive("b", TASKS[0], VoidTerm(term=5), ())) == [("b", Acknowledged)]
     assert machine.is_over
     machine.begin(1, 6, 8, held.stage(), CHAIN)
@@ -319,13 +320,16 @@ def test_a_stage_that_is_ahead_answers_with_what_it_has_marked():
 
 
 def test_what_comes_back_leaves_known_what_has_come_forward():
-    """A stage sends an array again if its connection breaks before the answer."""
+    """A stage sends arrays again if its connection breaks before the answers; of two batches, where they follow at once."""
     machine, _ = begun()
-    machine.receive("a", TASKS[0], *tensor(batch=4))
-    assert machine.take(Place(5, 4, False, 0, 0, TASKS[0])) is not None
+    several = [(batch, number) for batch in (4, 5) for number in range(4)]
+    for batch, number in several:
+        machine.receive("a", TASKS[0], *tensor(number, batch=batch))
+        assert machine.take(Place(5, batch, False, number, 0, TASKS[0])) is not None
     machine.receive("c", TASKS[2], *tensor(batch=3, back=True))
     assert machine.take(Place(5, 3, True, 0, 1, TASKS[2])) is not None
-    machine.receive("a", TASKS[0], *tensor(batch=4))
+    for batch, number in several:
+        machine.receive("a", TASKS[0], *tensor(number, batch=batch))
     assert not machine.arrived
 
 

@@ -5,6 +5,7 @@ the machine takes a message and while what it answers is copied. Connections to 
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
@@ -15,7 +16,14 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.control.interface import Send
 from dtrain.control.roster import obstacle
-from dtrain.errors import CallsDifferError, DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.errors import (
+    CallsDifferError,
+    DtrainError,
+    PeerError,
+    PeerLostError,
+    PeerRefusedError,
+    WaitTimeoutError,
+)
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -56,6 +64,8 @@ T = TypeVar("T")
 HEADER_BYTES = 1 << 20
 LEAST_LIMIT_BYTES = 64 << 20
 """The least limit of the bytes of a message of another stage, however small its microbatches were."""
+UNHEARD_MAX = 64
+"""The most arrays on a connection that are not acknowledged yet: a socket holds so many answers."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -104,7 +114,7 @@ class StageDriver:
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
-        self._unanswered: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._unanswered: dict[tuple[str, int], deque[tuple[int, ...]]] = {}
         self._widest_bytes = self._gradient_bytes = 0
 
     # The handler
@@ -223,8 +233,8 @@ class StageDriver:
         machine = self.machine
         sender = machine.routes[edge].ends(microbatch)[back]
         place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
-        if back and self._unanswered.get(("forward", sender)) == (batch, microbatch, edge):
-            self._hear(("forward", sender))  # of what was refused no gradient comes
+        if back:  # of what was refused no gradient comes, and backward overwrites what has left
+            self._hear(("forward", sender), (batch, microbatch, edge))
         found = self.wait(lambda: machine.take(place), sender)
         if rows is not None and len(found[0]) != rows:
             raise CallsDifferError(
@@ -245,7 +255,7 @@ class StageDriver:
         arrays: Sequence[Array | None],
         noted: tuple[int | None, bool],
     ) -> None:
-        """Send an array, and its mask if it has one, to another stage, once it has heard the one before.
+        """Send an array, and its mask if it has one, to another stage; see `_tell`.
 
         The arrays must not change before it has answered.
         """
@@ -273,12 +283,11 @@ class StageDriver:
         Where the version is made already, the verdict is this stage's own.
         """
         if message.made:
-            self._tell(("made", 0), message)
+            self._tell(("made", 0), message, what=(message.batch,))
             made = StageVerdict(term=message.term, batch=message.batch, applied=True, loss=message.loss)
             return made, None
         self._ask(("vote", 0), message)
-        for place in [each for each in self._unanswered if each[0] == "back"]:
-            self._hear(place)
+        self._hear_all()
         said = self._answer(("vote", 0), StageVerdict).message
         assert isinstance(said, StageVerdict)
         if (said.term, said.batch) != (message.term, message.batch):
@@ -298,6 +307,7 @@ class StageDriver:
         """Wait until the last step is saved; return a `Conclude` with all values, or raise as `take`."""
         machine = self.machine
         self._ask(("vote", 0), _pull(machine, concluded=True))
+        self._hear_all()
         return self._answer(("vote", 0), Conclude)
 
     def leaves(self, within_s: float) -> None:
@@ -313,7 +323,9 @@ class StageDriver:
 
     # Questions, and the waits for them
 
-    def _ask(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
+    def _ask(
+        self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), *, follows: bool = False
+    ) -> None:
         """Ask another stage something, for one purpose, each of which has a connection for one thread."""
         with self.cond:
             if self.failure is not None or self.machine.is_over:
@@ -321,30 +333,38 @@ class StageDriver:
             if place not in self._peers:
                 self._peers[place] = self._new_peer(place[1])
         with self._within_term():
-            self._peers[place].send(message, blocks, deadline=self.deadline_s)
+            self._peers[place].send(message, blocks, deadline=self.deadline_s, follows=follows)
 
     def _tell(
         self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), what: tuple[int, ...] = ()
     ) -> None:
-        """Tell another stage something, once it has heard what was told there before."""
-        self._hear(place)
-        self._ask(place, message, blocks)
-        self._unanswered[place] = what
+        """Tell another stage something; what waits there for an acknowledgement is no more than credits."""
+        told = self._unanswered.setdefault(place, deque())
+        if len(told) >= min(self.machine.depth, UNHEARD_MAX):
+            self._hear(place, told[0])
+        self._ask(place, message, blocks, follows=bool(told))
+        told.append(what)
 
-    def _hear(self, place: tuple[str, int]) -> None:
-        """Wait until what was told there last is acknowledged; a refusal is a `PeerRefusedError`."""
-        if place in self._unanswered:
-            self._answer(place, Acknowledged)
+    def _hear(self, place: tuple[str, int], what: tuple[int, ...], until_s: float | None = None) -> None:
+        """Wait until this is acknowledged, if it was told there; a refusal is a `PeerRefusedError`."""
+        told = self._unanswered.get(place, deque())
+        while what in told:
+            self._answer(place, Acknowledged, until_s)
+            told.popleft()
 
-    def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
+    def _hear_all(self, until_s: float | None = None) -> None:
+        for place, told in self._unanswered.items():
+            while told:
+                self._hear(place, told[-1], until_s)
+
+    def _answer(self, place: tuple[str, int], kind: type[AnyMessage], until_s: float | None = None) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
-        self._unanswered.pop(place, None)
         with self._within_term():
-            return self._received(self._peers[place], kind)
+            return self._received(self._peers[place], kind, until_s=until_s)
 
-    def _received(self, peer: Peer, *kinds: type[AnyMessage]) -> Frame:
+    def _received(self, peer: Peer, *kinds: type[AnyMessage], until_s: float | None = None) -> Frame:
         self._reporter.waiting(peer.name)
-        frame = peer.receive(deadline=self.deadline_s)
+        frame = peer.receive(deadline=until_s or self.deadline_s)
         self._reporter.waiting(None)
         if isinstance(frame.message, kinds):
             return frame
@@ -372,20 +392,24 @@ class StageDriver:
     def wait(self, found: Callable[[], T | None], whom: int) -> T:
         """Wait until something is there; see `take`."""
         machine = self.machine
-        with self.cond:
-            if (result := found()) is not None:
-                return result
-            self._reporter.waiting(machine.tasks[whom])
-            begun_s = SYSTEM.now()
-            try:
-                while (result := found()) is None:
-                    self.check()
-                    self.look_for_lost(SYSTEM.now() - begun_s)
-                    self.look_for_end()
-                    self.cond.wait(LOOK_S)
-                return result
-            finally:
-                self._reporter.waiting(None)
+        begun_s = SYSTEM.now()
+        try:
+            while True:
+                with self.cond:
+                    while (result := found()) is None:
+                        self.check()
+                        self.look_for_lost(SYSTEM.now() - begun_s)
+                        self.look_for_end()
+                        self._reporter.waiting(machine.tasks[whom])
+                        if not self.cond.wait(LOOK_S):
+                            break
+                    else:
+                        return result
+                # What was lost with a connection is said again, for another stage may wait for it.
+                with contextlib.suppress(WaitTimeoutError, PeerLostError):
+                    self._hear_all(SYSTEM.now() + LOOK_S)
+        finally:
+            self._reporter.waiting(None)
 
     def look_for_lost(self, waited_s: float) -> None:
         """Raise a `PeerLostError` if another stage is gone for good; the leader alone knows it."""
@@ -477,6 +501,7 @@ class LeadingDriver(StageDriver):
 
     def order(self, control: Control, values: Sequence[Blocks]) -> None:
         """Have every other stage obey; raise as `take`."""
+        self._hear_all()
         for stage in self.machine.others:
             self._ask(("order", stage), control, values[stage] if values else ())
         for stage in self.machine.others:

@@ -13,6 +13,7 @@ Rule *Stage terms* (docs/design/pipelines.md#when-a-stage-dies):
    to compute: no stage waits then for more before it passes back what it has.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -126,7 +127,7 @@ class StageMachine:
     marked: tuple[int, SnapshotReply] | None = None
     shapes: Mapping[int, Shape] = field(default_factory=dict)
     depth: int = 1
-    _taken: set[Place] = field(default_factory=set)
+    _taken: dict[tuple[TaskId, bool], deque[Place]] = field(default_factory=dict)
     _questions: list[Question] = field(default_factory=list)
 
     @property
@@ -165,8 +166,9 @@ class StageMachine:
         """Return what has come, its array and its mask; None: it has not."""
         found = self.arrived.pop(place, None)
         if found is not None:
-            of_others = {each for each in self._taken if each.back != place.back or each.batch == place.batch}
-            self._taken = of_others | {place}
+            # Of each route so many may come again, after those that their sender sent behind them.
+            newest = deque[Place](maxlen=self.depth * len(self.routes) + self.depth)
+            self._taken.setdefault((place.sender, place.back), newest).append(place)
         return found
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
@@ -204,7 +206,7 @@ class StageMachine:
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
         if reason := self._misfit(place, message, blocks):
             return Refusal(reason=f"{sender} sends {reason}")
-        if place.term >= self.term and place not in self._taken:
+        if place.term >= self.term and place not in self._taken.get((sender, place.back), ()):
             shapes = [message.shape, message.mask]
             self.arrived[place] = [
                 np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
