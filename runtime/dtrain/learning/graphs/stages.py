@@ -10,10 +10,11 @@ seen by the next microbatch, and gradients are added up in the order of the micr
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,18 +31,6 @@ from dtrain.types import Array, Arrays
 
 Crossing = tuple[Array, Array | None]
 """An array that enters or leaves, and its mask if it has one."""
-
-
-class StageRange(NamedTuple):
-    """The steps `start` to `stop` of a graph, and the outputs of steps that enter and leave.
-
-    None stands for the inputs and the outputs of the model.
-    """
-
-    start: int
-    stop: int
-    entering: Slot | None
-    leaving: Slot | None
 
 
 def obstacle(graph: Graph, position: int) -> str | None:
@@ -84,8 +73,9 @@ def leaving_at(graph: Graph, position: int) -> Slot | None:
     return None if obstacle(graph, position) else _crossing(graph, position)[0]
 
 
-def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
-    """Cut a graph in front of the layers of these names, of which the first one begins the model.
+def cut_before(graph: Graph, names: Sequence[str]) -> list[range]:
+    """Cut a graph in front of the layers of these names, of which the first one begins the model; return the
+    numbers of the steps of each stage, inputs of the model among them.
 
     Raises:
         SpecError: there is no such layer, or the graph cannot be cut there.
@@ -114,29 +104,29 @@ def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
             raise SpecError(
                 f"stages: the stage that begins with {name} has no variables: join it with another"
             )
-    return _ranges(graph, places)
+    return [range(*each) for each in pairwise(places)]
 
 
-def _ranges(graph: Graph, places: Sequence[int]) -> list[StageRange]:
-    edges = [None, *(_crossing(graph, place)[0] for place in places[1:-1]), None]
-    return [
-        StageRange(start, stop, edges[index], edges[index + 1])
-        for index, (start, stop) in enumerate(pairwise(places))
-    ]
-
-
-def segments_of(ranges: Sequence[StageRange], graph: Graph, replicas: Sequence[int]) -> list[Segment]:
+def segments_of(ranges: Sequence[range], graph: Graph, replicas: Sequence[int]) -> list[Segment]:
     """Return the one segment of each stage of a chain of stages, of which each has so many replicas."""
-    first = [sum(replicas[:stage]) for stage in range(len(ranges))]
+    tasks = (tuple(range(stop - n, stop)) for n, stop in zip(replicas, accumulate(replicas), strict=True))
+    return joined_segments(graph, list(zip(tasks, ranges, strict=True)))
+
+
+def joined_segments(graph: Graph, parts: Sequence[tuple[tuple[int, ...], Sequence[int]]]) -> list[Segment]:
+    """Return segments, and what travels between them, from tasks and the numbers of their steps; the last one
+    has the outputs of the model.
+    """
+    found: list[Segment] = []
+    for place, (tasks, numbers) in enumerate(parts):
+        own, is_last = [n for n in numbers if graph.steps[n].inputs], place == len(parts) - 1
+        read = [slot for number in own for slot in graph.steps[number].inputs]
+        read += graph.outputs if is_last else ()
+        outside = (slot for slot in read if slot.step not in own and graph.steps[slot.step].inputs)
+        found.append(Segment(tasks, tuple(own), tuple(dict.fromkeys(outside)), (), is_last))
+    needed = dict.fromkeys(slot for each in found for slot in each.entering)
     return [
-        Segment(
-            tuple(range(start, start + n)),
-            tuple(number for number in range(each.start, each.stop) if graph.steps[number].inputs),
-            () if each.entering is None else (each.entering,),
-            () if each.leaving is None else (each.leaving,),
-            each.leaving is None,
-        )
-        for start, n, each in zip(first, replicas, ranges, strict=True)
+        each._replace(leaving=tuple(slot for slot in needed if slot[0] in each.numbers)) for each in found
     ]
 
 
@@ -166,19 +156,7 @@ class StageGraph(Graph):
             steps.append(LayerStep(InputLayer(input_shape=shape), "entering", shapes=[shape]))
         for number in chosen:
             each = whole.steps[number]
-            inputs = tuple(places[slot] for slot in each.inputs)
-            steps.append(
-                LayerStep(
-                    each.layer,
-                    each.path,
-                    inputs,
-                    each.training,
-                    each.arguments,
-                    each.shapes,
-                    each.weights,
-                    each.trained,
-                )
-            )
+            steps.append(replace(each, inputs=tuple(places[slot] for slot in each.inputs)))
         self.numbers = [*[-1] * n, *chosen]
         self.read = [place for place, step in enumerate(whole.inputs) if whole.steps.index(step) in chosen]
         self.uses = self.leaving = ()
