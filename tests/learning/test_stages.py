@@ -10,7 +10,7 @@ from dtrain.config.choices import Schedule
 from dtrain.errors import SpecError
 from dtrain.learning import layers as L
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.stages import StageNetwork, cut_before, obstacle, segments_of
+from dtrain.learning.graphs.stages import StageNetwork, StageStep, cut_before, obstacle, segments_of
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.protocol.pipeline_schedule import FLUSHES, order
 from dtrain.state.stage_layout import StageLayout
@@ -108,8 +108,8 @@ def computed(network, segments, x, y, loss, microbatches=4, schedule=Schedule.ON
             if spec.trainable
         }
         for place, part in parts.items():
-            begun[task, place] = part.begin(
-                weights, gradients[task], loss, WORDS, penalises=task == segments[place].tasks[0]
+            begun[task, place] = StageStep(
+                part, weights, gradients[task], loss, WORDS, penalises=task == segments[place].tasks[0]
             )
         replicas = segments[layout.of(task)[0]].tasks
         work[task] = [

@@ -184,53 +184,40 @@ class StageNetwork(Network):
         super().__init__(StageGraph(whole.graph, segment))
         self.segment = segment
         self._whole = whole
-        self._more: dict[str, Array] = {}
+        self._more: Arrays = {}
 
     @property
     def is_last(self) -> bool:
         return self.segment.is_last
 
-    def begin(
-        self,
-        weights: Arrays,
-        gradients: Arrays,
-        loss: Losses,
-        entropy: Sequence[int],
-        *,
-        penalises: bool = True,
-    ) -> "StageStep":
-        """Return a step in which no microbatch is under way; see `StageStep`."""
-        own = {spec.name: gradients[spec.name] for spec in self.variables if spec.name in gradients}
-        if self._more.keys() != own.keys():
-            self._more = {name: np.empty_like(array) for name, array in own.items()}
-        heads, stand_ins = self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
-        return StageStep(self, weights, (own, self._more), (heads, stand_ins), entropy, penalises)
+    def heads(self, loss: Losses) -> tuple[Sequence[Head], Mapping[int, Layer]]:
+        """Return the model's outputs with their losses, if they are here, and the layers that replace others."""
+        return self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
+
+    def more(self, gradients: Arrays) -> Arrays:
+        """Return memory for gradients that are added to these, the same in each step."""
+        if self._more.keys() != gradients.keys():
+            self._more = {name: np.empty_like(array) for name, array in gradients.items()}
+        return self._more
 
     def run(
-        self,
-        weights: Arrays,
-        stand_ins: Mapping[int, Layer],
-        x: Any,
-        entering: Sequence[Crossing],
-        how: Going,
+        self, weights: Arrays, layers: Mapping[int, Layer], how: Going, x: Any, entering: Sequence[Crossing]
     ) -> Pass:
-        run = Pass(self.graph, self._scratch, weights, stand_ins, how)
+        run = Pass(self.graph, self._scratch, weights, layers, how)
         given = self._whole.entering(x) if self.graph.read else []
         arrays = [*(array for array, _ in entering), *(given[place] for place in self.graph.read)]
         run.forward(arrays, [mask for _, mask in entering])
         return run
 
-    def lost(
+    def given(
         self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
-    ) -> Iterator[tuple[str, Head, float, Array | None]]:
-        """Yield for each output its name, its head, its loss, and the gradient of the weighted loss by it."""
-        given = self._given(heads, run, y, sample_weight)
-        for name, (head, each) in zip(self.output_names, given, strict=True):
-            yield name, head, *head.value_and_gradient(*each)
+    ) -> Iterator[tuple[str, tuple[Head, tuple[Any, Array, Any]]]]:
+        """Yield for each output its name, its head, and what its loss is computed from."""
+        yield from zip(self.output_names, self._given(heads, run, y, sample_weight), strict=True)
 
 
 class StageStep:
-    """One step of one stage: microbatches go forward and back in their order, several of them in flight.
+    """One step of one segment: microbatches go forward and back in their order, several of them in flight.
 
     A microbatch has a `share` of the examples of its batch, and the same of the gradient of a mean over them.
     """
@@ -239,24 +226,26 @@ class StageStep:
         self,
         network: StageNetwork,
         weights: Arrays,
-        gradients: tuple[Arrays, Arrays],
-        heads: tuple[Sequence[Head], Mapping[int, Layer]],
+        gradients: Arrays,
+        loss: Losses,
         entropy: Sequence[int],
-        penalises: bool,
+        *,
+        penalises: bool = True,
     ) -> None:
-        """Begin.
+        """Begin with no microbatch under way.
 
         Args:
-            weights: the variables of this stage, by name.
-            gradients: arrays for each that is trained: the first ones are overwritten by the gradient.
-            heads: of the outputs of the model; none where this is not the last stage.
+            weights: the variables of this segment, by name, perhaps among others.
+            gradients: arrays for each that is trained, which the gradient overwrites.
             entropy: the words from which the chance of this step follows.
             penalises: whether the penalties on weights count here, of the replicas of a stage.
         """
         self._network = network
         self._weights = weights
-        self._gradients, self._more = gradients
-        self._heads, self._stand_ins = heads
+        names = [spec.name for spec in network.variables]
+        self._gradients = {name: gradients[name] for name in names if name in gradients}
+        self._more = network.more(self._gradients)
+        self._heads, self._stand_ins = network.heads(loss)
         self._entropy = entropy
         self._updates: dict[str, Array] = {}
         self._flying: dict[int, tuple[Pass, float]] = {}
@@ -274,14 +263,10 @@ class StageStep:
             x: the inputs of the model, whole.
             entering: what other segments have returned, in the order of `Segment.entering`.
         """
-        how = Going(
-            True,
-            self._chance(microbatch, -1),
-            reached=range(len(entering)),
-            chance_of=partial(self._chance, microbatch),
-        )
+        chance_of = partial(self._chance, microbatch)
+        how = Going(True, chance_of(-1), reached=range(len(entering)), chance_of=chance_of)
         weights = {**self._weights, **self._updates} if self._updates else self._weights
-        run = self._network.run(weights, self._stand_ins, x, entering, how)
+        run = self._network.run(weights, self._stand_ins, how, x, entering)
         self._updates.update({name: np.array(value) for name, value in run.state_updates().items()})
         self._flying[microbatch] = run, share
         return list(zip(run.outputs, run.masks, strict=True))
@@ -290,7 +275,8 @@ class StageStep:
         """Return the gradients by the outputs of the model, and keep its losses; in the last stage."""
         run, share = self._flying[microbatch]
         upstream: list[Array | None] = []
-        for name, head, loss, gradient in self._network.lost(self._heads, run, y, sample_weight):
+        for name, (head, given) in self._network.given(self._heads, run, y, sample_weight):
+            loss, gradient = head.value_and_gradient(*given)
             upstream.append(gradient)
             if head.loss is None:
                 continue

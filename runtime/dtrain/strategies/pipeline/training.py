@@ -16,6 +16,7 @@ from dtrain.config.choices import Schedule, StaleGradients
 from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import DtrainError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
+from dtrain.learning.graphs.stages import StageStep
 from dtrain.learning.layers.base import Chance, generator_of
 from dtrain.messages import (
     Conclude,
@@ -116,7 +117,7 @@ class StageReplica(LocalReplica):
             weights = {**images.kept[version][1], **self._running}
         penalises = parts.place not in layout.sums
         steps = {
-            segment: network.begin(weights, gradients, loss, entropy, penalises=penalises)
+            segment: StageStep(network, weights, gradients, loss, entropy, penalises=penalises)
             for segment, network in parts.networks.items()
         }
         travel = Travel(parts.driver, layout, batch, None if self.flushes else self._named, marks)
