@@ -15,6 +15,7 @@ from dtrain.messages import (
     EnterPipeline,
     NotReady,
     Over,
+    PipelineTerm,
     Pull,
     Refusal,
     Snapshot,
@@ -26,7 +27,7 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare, with_loss
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, with_loss
 from dtrain.state.fit_state import FitState
 from dtrain.state.stage_layout import ArrayRoute
 
@@ -194,7 +195,7 @@ def leading():
         assert (
             machine.receive(f"e{stage}", TASKS[stage], EnterPipeline(generation=1, plan_hash=HASH), ()) == []
         )
-    shares = [TermShare(FitState(version=stage), (), ()) for stage in range(3)]
+    shares = [(PipelineTerm(state=FitState(version=stage), term=5), []) for stage in range(3)]
     sends = machine.give(5, shares)
     assert [(send.caller, send.message.state.version) for send in sends] == [("e1", 1), ("e2", 2)]
     machine.begin(1, 5, 0, held.stage(), CHAIN)
@@ -245,7 +246,7 @@ def test_another_model_is_refused_and_a_call_of_fit_that_has_not_begun_waits():
     assert machine.receive("b", TASKS[1], EnterPipeline(generation=2, plan_hash="next"), ()) == []
     assert not machine.is_over
     machine.expect(2, "next")
-    assert machine.entered == {1: "b"}
+    assert machine.waiting_with(EnterPipeline) == {1: "b"}
 
 
 def test_all_hear_the_end_once_all_have_made_the_last_step():

@@ -191,7 +191,7 @@ class StageNetwork(Network):
         return self.segment.is_last
 
     def heads(self, loss: Losses) -> tuple[Sequence[Head], Mapping[int, Layer]]:
-        """Return the model's outputs with their losses, if they are here, and the layers that replace others."""
+        """Return the model's outputs and their losses, if they are here, and layers that replace others."""
         return self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
 
     def more(self, gradients: Arrays) -> Arrays:

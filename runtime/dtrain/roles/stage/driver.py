@@ -50,7 +50,7 @@ from dtrain.messages import (
     VoidTerm,
 )
 from dtrain.process.clock import LOOK_S, SYSTEM
-from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.state.stage_layout import ArrayRoute
 from dtrain.types import Array, Blocks, Shape
@@ -210,15 +210,14 @@ class StageDriver:
         It is not asked whether that is so if this stage `rests`.
         """
         machine = self.machine
-        sender, _ = machine.routes[edge].ends(microbatch)
-        place = Place(machine.term, batch, False, microbatch, edge, machine.tasks[sender])
+        place = machine.place_of(batch, microbatch, edge, back=False)
 
         def found() -> bool | None:
             if place in machine.arrived:
                 return True
             return False if not rests and machine.rests_at(begun) else None
 
-        return self.wait(found, sender)
+        return self.wait(found, place.sender)
 
     def take(
         self, batch: int, microbatch: int, edge: int, *, back: bool, rows: int | None = None
@@ -231,14 +230,13 @@ class StageDriver:
             CallsDifferError: the neighbour reads other batches.
         """
         machine = self.machine
-        sender = machine.routes[edge].ends(microbatch)[back]
-        place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
+        place = machine.place_of(batch, microbatch, edge, back=back)
         if back:  # of what was refused no gradient comes, and backward overwrites what has left
-            self._hear(("forward", sender), (batch, microbatch, edge))
-        found = self.wait(lambda: machine.take(place), sender)
+            self._hear(("forward", machine.tasks.index(place.sender)), (batch, microbatch, edge))
+        found = self.wait(lambda: machine.take(place), place.sender)
         if rows is not None and len(found[0]) != rows:
             raise CallsDifferError(
-                f"{machine.tasks[sender]} has {len(found[0])} examples in microbatch {microbatch} of "
+                f"{place.sender} has {len(found[0])} examples in microbatch {microbatch} of "
                 f"batch {batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads "
                 "the same batches"
             )
@@ -278,14 +276,7 @@ class StageDriver:
         self._tell(place, message, blocks, (batch, microbatch, edge))
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
-        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`.
-
-        Where the version is made already, the verdict is this stage's own.
-        """
-        if message.made:
-            self._tell(("made", 0), message, what=(message.batch,))
-            made = StageVerdict(term=message.term, batch=message.batch, applied=True, loss=message.loss)
-            return made, None
+        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
         self._ask(("vote", 0), message)
         self._hear_all()
         said = self._answer(("vote", 0), StageVerdict).message
@@ -293,6 +284,10 @@ class StageDriver:
         if (said.term, said.batch) != (message.term, message.batch):
             raise PeerRefusedError(f"the leader has decided batch {said.batch}, not {message.batch}")
         return said, None
+
+    def tell(self, message: StageVote) -> None:
+        """Tell the leader that a version is made; raise as `take`."""
+        self._tell(("made", 0), message, what=(message.batch,))
 
     def enter(self, generation: int, plan_hash: str) -> Frame:
         """Ask the leader for variables; return its `PipelineTerm` or `Over`."""
@@ -389,9 +384,8 @@ class StageDriver:
                 self.check()
             raise
 
-    def wait(self, found: Callable[[], T | None], whom: int) -> T:
+    def wait(self, found: Callable[[], T | None], whom: TaskId) -> T:
         """Wait until something is there; see `take`."""
-        machine = self.machine
         begun_s = SYSTEM.now()
         try:
             while True:
@@ -400,7 +394,7 @@ class StageDriver:
                         self.check()
                         self.look_for_lost(SYSTEM.now() - begun_s)
                         self.look_for_end()
-                        self._reporter.waiting(machine.tasks[whom])
+                        self._reporter.waiting(whom)
                         if not self.cond.wait(LOOK_S):
                             break
                     else:
@@ -461,7 +455,7 @@ class LeadingDriver(StageDriver):
             self.carry_out(machine.expect(generation, plan_hash))
             self.carry_out(machine.void_others())
         begun_s = SYSTEM.now()
-        while missing := [stage for stage in machine.others if stage not in machine.entered]:
+        while missing := machine.missing:
             if self.failure is not None:
                 raise PeerLostError(self.failure)
             names = ", ".join(str(machine.tasks[stage]) for stage in missing)
@@ -469,10 +463,10 @@ class LeadingDriver(StageDriver):
                 raise PeerLostError(f"{names} did not enter the pipeline within {within_s:g} s")
             self._reporter.waiting(names)
             for stage in missing if voids else ():
-                if stage not in machine.entered:
+                if stage in machine.missing:
                     self._void(stage, term - 1)
             with self.cond:
-                self.cond.wait_for(lambda: all(each in machine.entered for each in machine.others), LOOK_S)
+                self.cond.wait_for(lambda: not machine.missing, LOOK_S)
         self._reporter.waiting(None)
 
     def _void(self, stage: int, term: int) -> None:
@@ -482,13 +476,13 @@ class LeadingDriver(StageDriver):
             peer.ask(VoidTerm(term=term), SYSTEM.now() + VOID_S)
         peer.close()
 
-    def give(self, term: int, shares: Sequence[TermShare]) -> None:
+    def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> None:
         with self.cond:
             self.carry_out(self.machine.give(term, shares))
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         machine = self.machine
-        verdict, sums, answers = self.wait(lambda: machine.decide(message), self.stages - 1)
+        verdict, sums, answers = self.wait(lambda: machine.decide(message), machine.tasks[-1])
         with self.cond:
             self.carry_out(answers)
         return verdict, sums
@@ -517,7 +511,7 @@ class LeadingDriver(StageDriver):
         machine = self.machine
         given = values()
         machine.concluded = machine.generation
-        self.wait(lambda: machine.all_ended or None, self.stages - 1)
+        self.wait(lambda: machine.all_ended or None, machine.tasks[-1])
         with self.cond:
             self.carry_out(machine.conclude(rows, given))
 

@@ -48,7 +48,6 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.state.fit_state import FitState
 from dtrain.state.stage_layout import ArrayRoute
 from dtrain.types import Array, Blocks, Shape
 
@@ -161,6 +160,11 @@ class StageMachine:
         """Return whether nothing more comes until this version is made."""
         asked = [each for each in self._questions if each.message.term == self.term]
         return max([self.rested, *(each.version for each in asked if each.wants_rest)]) >= version
+
+    def place_of(self, batch: int, microbatch: int, edge: int, *, back: bool) -> Place:
+        """Return the place in this term of an array that comes to this stage."""
+        sender = self.tasks[self.routes[edge].ends(microbatch)[back]]
+        return Place(self.term, batch, back, microbatch, edge, sender)
 
     def take(self, place: Place) -> Sequence[Array] | None:
         """Return what has come, its array and its mask; None: it has not."""
@@ -278,36 +282,24 @@ class StageMachine:
         return Send(question.caller, Controlled())
 
 
-class TermShare(NamedTuple):
-    """The variables of one stage as a term begins; its blocks are as of `PipelineTerm`."""
-
-    state: FitState
-    slots: tuple[str, ...]
-    blocks: Blocks
-    begins: tuple[str, ...] = ()
-
-
 @dataclass
 class LeadingStage(StageMachine):
     """The stage that leads: it also begins terms, decides batches, and ends the call of `fit`.
 
     Attributes:
-        entered: who has asked to enter and waits for an answer, by stage.
+        waiting: who waits for an answer to what, by stage: to enter, or at the end of the call of `fit`.
         lost: the stages that have lost their variables in this term.
         votes: on batches that are under way, by batch and stage.
-        ended: who has made the last step and waits for the end of the call of `fit`, by stage.
         passed: the stages that have come after the last step was saved, and have nothing to do.
         concluded: the last call of `fit` of which the last step is saved.
     """
 
     plan_hash: str = ""
-    entered: dict[int, Caller] = field(default_factory=dict)
+    waiting: dict[int, tuple[Caller, EnterPipeline | Pull]] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     votes: dict[tuple[int, int], tuple[Caller, StageVote]] = field(default_factory=dict)
-    ended: dict[int, Caller] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     concluded: int = 0
-    _early: list[tuple[Caller, int, EnterPipeline]] = field(default_factory=list)
     _verdict: StageVerdict | None = None
 
     @property
@@ -327,50 +319,58 @@ class LeadingStage(StageMachine):
         if stage > 0 and isinstance(message, Pull) and message.concluded:
             if message.term != self.term or self.is_over:
                 return [Send(caller, NotReady(reason=f"term {message.term} is over"))]
-            self.ended[stage] = caller
+            self.waiting[stage] = caller, message
             return []
         return super().receive(caller, sender, message, blocks)
 
     def expect(self, generation: int, plan_hash: str) -> list[Send]:
         """Take what stages ask from now on for this call of `fit`."""
+        early = [each for each in self.waiting.items() if each[1][1].generation > self.generation]
         self.generation = generation
         self.plan_hash = plan_hash
-        early, self._early = self._early, []
-        return [send for each in early for send in self._enter(*each)]
+        return [send for stage, (caller, said) in early for send in self._enter(caller, stage, said)]
 
-    def _enter(self, caller: Caller, stage: int, message: EnterPipeline) -> list[Send]:
+    def _enter(self, caller: Caller, stage: int, message: EnterPipeline | Pull) -> list[Send]:
+        self.waiting[stage] = caller, message
         if message.generation > self.generation:
-            self._early.append((caller, stage, message))
             return []
+        answer: AnyMessage
         if message.generation < self.generation or self.concluded == self.generation:
             self.passed.add(stage)
-            return [Send(caller, Over(generation=self.generation))]
-        if message.plan_hash != self.plan_hash:
-            reason = (
-                f"{self.tasks[stage]} has another model than {self.tasks[0]}: every task of a "
+            answer = Over(generation=self.generation)
+        elif isinstance(message, EnterPipeline) and message.plan_hash != self.plan_hash:
+            answer = Refusal(
+                reason=f"{self.tasks[stage]} has another model than {self.tasks[0]}: every task of a "
                 "pipeline runs the same program"
             )
-            return [Send(caller, Refusal(reason=reason))]
-        self.entered[stage] = caller
-        self.lost.add(stage)
-        return []
+        else:
+            self.lost.add(stage)
+            return []
+        del self.waiting[stage]
+        return [Send(caller, answer)]
 
-    def give(self, term: int, shares: Sequence[TermShare]) -> list[Send]:
+    @property
+    def missing(self) -> list[int]:
+        """The other stages that have not asked to enter."""
+        entered = self.waiting_with(EnterPipeline)
+        return [stage for stage in self.others if stage not in entered]
+
+    def waiting_with(self, kind: type[EnterPipeline | Pull]) -> dict[int, Caller]:
+        """Return who waits in this call of `fit` for an answer to such a message, by stage."""
+        return {
+            stage: caller
+            for stage, (caller, said) in self.waiting.items()
+            if isinstance(said, kind) and said.generation == self.generation
+        }
+
+    def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> list[Send]:
         """Begin a term in the other stages, all of which have entered; `shares` are by stage."""
-        answers = [
-            Send(
-                caller,
-                PipelineTerm(state=share.state, term=term, slots=share.slots, begins=share.begins),
-                share.blocks,
-            )
-            for stage, caller in sorted(self.entered.items())
-            for share in [shares[stage]]
-        ]
+        entered = sorted(self.waiting_with(EnterPipeline).items())
+        answers = [Send(caller, *shares[stage]) for stage, caller in entered]
         self.term = term
-        self.entered.clear()
+        self.waiting.clear()
         self.lost.clear()
         self.votes.clear()
-        self.ended.clear()
         self.passed.clear()
         self._verdict = None
         return answers
@@ -405,27 +405,25 @@ class LeadingStage(StageMachine):
 
     def void_others(self) -> list[Send]:
         """Answer what other stages wait for in a term that is over."""
-        waiting = [caller for caller, vote in self.votes.values() if not vote.made]
+        ended = self.waiting_with(Pull)
+        callers = [caller for caller, vote in self.votes.values() if not vote.made] + [*ended.values()]
         self.votes.clear()
-        ends, self.ended = list(self.ended.values()), {}
-        answers = [Send(caller, VoidTerm(term=self.term)) for caller in waiting]
-        return [*answers, *(Send(caller, NotReady(reason=f"term {self.term} is over")) for caller in ends)]
+        self.waiting = {stage: each for stage, each in self.waiting.items() if stage not in ended}
+        return [Send(caller, VoidTerm(term=self.term)) for caller in callers]
 
     @property
     def all_ended(self) -> bool:
-        return len(self.ended.keys() | self.passed) == len(self.others)
+        return len(self.waiting_with(Pull).keys() | self.passed) == len(self.others)
 
     def conclude(self, rows: dict[int, Row], values: Blocks) -> list[Send]:
         """End the call of `fit` in the stages that have asked; `values` are those of every variable."""
         message = Conclude(generation=self.generation, rows=rows)
-        return [Send(caller, message, values) for caller in self.ended.values()]
+        return [Send(caller, message, values) for caller in self.waiting_with(Pull).values()]
 
     def disconnected(self, caller: Caller) -> None:
         super().disconnected(caller)
-        self.entered = {stage: each for stage, each in self.entered.items() if each != caller}
-        self.ended = {stage: each for stage, each in self.ended.items() if each != caller}
+        self.waiting = {stage: each for stage, each in self.waiting.items() if each[0] != caller}
         self.votes = {place: each for place, each in self.votes.items() if each[0] != caller or each[1].made}
-        self._early = [each for each in self._early if each[0] != caller]
 
 
 def with_loss(sums: Sums, more: float) -> Sums:

@@ -81,7 +81,7 @@ class LeadingTraining(StageTraining):
     def _give(self, parts: StageParts, start: Start, term: int) -> None:
         """Give every other stage its variables."""
         places = range(self.driver.stages)
-        shares = [share_of(parts.start_of(place, start), parts.begins) for place in places]
+        shares = [share_of(parts.start_of(place, start), term, parts.begins) for place in places]
         self.driver.give(term, shares)
 
     def go_back(self) -> None:

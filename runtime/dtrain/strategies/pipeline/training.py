@@ -385,7 +385,7 @@ class StageTraining(LocalTraining):
         self._staleness[now - base] += 1
         self.parts.reporter.status.staleness_counts = self._staleness
         if not self.leads:
-            driver.vote(told)
+            driver.tell(told)
         driver.reached(self.global_step, marks=flight.marks and not self.leads)
         if self.leads and flight.marks:
             self.boundary.end_step()
