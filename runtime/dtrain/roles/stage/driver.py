@@ -493,7 +493,7 @@ class LeadingDriver(StageDriver):
             self.machine.void(self.machine.term)
             self.carry_out(self.machine.void_others())
 
-    def order(self, control: Control, values: Sequence[Blocks]) -> None:
+    def order(self, control: Control, values: Sequence[Blocks] = ()) -> None:
         """Have every other stage obey; raise as `take`."""
         self._hear_all()
         for stage in self.machine.others:
