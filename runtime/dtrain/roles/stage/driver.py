@@ -257,23 +257,21 @@ class StageDriver:
 
         The arrays must not change before it has answered.
         """
-        machine = self.machine
-        place = ("back" if back else "forward", machine.routes[edge].ends(microbatch)[not back])
-        given = [array for array in arrays if array is not None]
-        shapes = [array.shape for array in given]
+        to = self.machine.routes[edge].ends(microbatch)[not back]
+        given = [np.ascontiguousarray(array) for array in arrays if array is not None]
         message = StageTensor(
-            term=machine.term,
+            term=self.machine.term,
             batch=batch,
             microbatch=microbatch,
             edge=edge,
             back=back,
-            shape=shapes[0],
-            mask=shapes[1] if len(shapes) > 1 else (),
+            shape=given[0].shape,
+            mask=given[1].shape if len(given) > 1 else (),
             version=noted[0],
             marks=noted[1],
         )
-        blocks = [np.ascontiguousarray(array).reshape(-1) for array in given]
-        self._tell(place, message, blocks, (batch, microbatch, edge))
+        blocks = [array.reshape(-1) for array in given]
+        self._tell(("back" if back else "forward", to), message, blocks, (batch, microbatch, edge))
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""

@@ -43,10 +43,9 @@ from dtrain.runs.notices import Notice
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
-from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
+from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary, Travel, joined
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts, StageWeights, start_from
 from dtrain.strategies.pipeline.planning import hash_of
-from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
 
 PENDING = Outcome(Verdict.PENDING)
@@ -353,14 +352,9 @@ class StageTraining(LocalTraining):
         that the leader hears of all. A gradient that is not finite counts as a version, and changes nothing.
         """
         driver, replica, section = self.parts.driver, self.replicas[0], self.parts.section
-        finite = not any_non_finite(gradient)
+        batch, finite = flight.travel.batch, not any_non_finite(gradient)
         told = StageVote(
-            term=driver.machine.term,
-            batch=flight.travel.batch,
-            finite=finite,
-            loss=loss,
-            sums=sums,
-            made=True,
+            term=driver.machine.term, batch=batch, finite=finite, loss=loss, sums=sums, made=True
         )
         if self.leads:
             verdict, sums = driver.vote(told)
@@ -376,7 +370,7 @@ class StageTraining(LocalTraining):
             self.images.keep(now, self.store)
 
         def update() -> None:
-            self.state.dealer.settle(flight.travel.batch)
+            self.state.dealer.settle(batch)
             if finite:
                 self._make(Contributions([gradient], 1, None, now, scale))
                 self.store.show_newest()
@@ -398,9 +392,7 @@ class StageTraining(LocalTraining):
         finite = not any_non_finite(gradient)
         own = StageVote(term=driver.machine.term, batch=part, finite=finite, loss=loss, sums=sums)
         self._voted = own, gradient, examples
-        verdict: StageVerdict
-        verdict, sums = driver.vote(own)
-        return self._obey_verdict(verdict, sums)
+        return self._obey_verdict(*driver.vote(own))
 
     def _obey_verdict(self, verdict: StageVerdict, sums: Sums | None) -> Outcome:
         """Apply the gradient that this stage has voted on, or leave it out, as all stages do."""
