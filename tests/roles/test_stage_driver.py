@@ -15,7 +15,7 @@ from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.state.fit_state import FitState
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 from dtrain.wire.channel import MemoryCaller, MemoryChannel
 from dtrain.wire.frames import HEADER_LIMIT_BYTES, MEMORY_BYTES, FrameDecoder
 
@@ -64,7 +64,7 @@ def stages():
 
 def send(driver, array, microbatch=0, *, back=False):
     edge = driver.machine.stage - back
-    driver.send(0, microbatch, edge, back=back, arrays=[array], noted=(0, False))
+    driver.send(ArrayTag(0, microbatch, edge, back), [array], None, marks=False)
 
 
 def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_taken(stages):
@@ -72,11 +72,11 @@ def test_a_wrong_array_ends_the_task_that_sent_it_and_the_next_right_one_is_take
     send(first, np.ones((2, 4), np.float32))
     send(first, np.ones((2, 3), np.float32), 1)
     with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\), expected \(3,\)"):
-        first.take(0, 1, 0, back=True, rows=2)
+        first.take(ArrayTag(0, 1, 0, True), rows=2)
     send(third, np.full((2, 3), 5, np.float32), back=True)
-    assert second.take(0, 0, 1, back=True, rows=2)[0].tolist() == [[5] * 3] * 2
+    assert second.take(ArrayTag(0, 0, 1, True), rows=2)[0].tolist() == [[5] * 3] * 2
     send(stages.started(0), np.full((2, 3), 7, np.float32))
-    assert second.take(0, 0, 0, back=False, rows=2)[0].tolist() == [[7] * 3] * 2
+    assert second.take(ArrayTag(0, 0, 0), rows=2)[0].tolist() == [[7] * 3] * 2
 
 
 def test_a_refusal_of_the_last_array_of_a_step_is_heard_by_who_waits_for_what_follows_from_it(stages):
@@ -84,7 +84,7 @@ def test_a_refusal_of_the_last_array_of_a_step_is_heard_by_who_waits_for_what_fo
     first, second, _ = stages
     send(first, np.ones((2, 4), np.float32), 7)
     with pytest.raises(PeerRefusedError, match=r"chief:0 sends examples of shape \(4,\)"):
-        first.take(0, 7, 0, back=True, rows=2)
+        first.take(ArrayTag(0, 7, 0, True), rows=2)
     send(second, np.ones((2, 5), np.float32), 7, back=True)
     with pytest.raises(PeerRefusedError, match=r"worker:0 sends examples of shape \(5,\)"):
         second.vote(StageVote(term=1, batch=0, finite=True, loss=0.0))
@@ -93,7 +93,7 @@ def test_a_refusal_of_the_last_array_of_a_step_is_heard_by_who_waits_for_what_fo
 def test_a_neighbour_that_reads_other_batches_is_named(stages):
     send(stages[0], np.ones((2, 3), np.float32))
     with pytest.raises(CallsDifferError, match=r"chief:0 has 2 examples .* worker:0 has 4"):
-        stages[1].take(0, 0, 0, back=False, rows=4)
+        stages[1].take(ArrayTag(0, 0, 0), rows=4)
 
 
 def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variables_of_any_size(stages):
@@ -101,7 +101,7 @@ def test_a_message_is_as_long_as_a_microbatch_may_be_and_the_leader_gives_variab
     middle = stages[1]
     assert middle.limits(neighbour).payload == MEMORY_BYTES, "no batch has come yet"
     send(stages[2], np.ones((2, 3), np.float32), back=True)
-    middle.take(0, 0, 1, back=True, rows=2)
+    middle.take(ArrayTag(0, 0, 1, True), rows=2)
     assert middle.limits(neighbour).payload == LEAST_LIMIT_BYTES
     assert middle.limits(leader) == (HEADER_LIMIT_BYTES, MEMORY_BYTES, 0)
     wide = np.ones((LEAST_LIMIT_BYTES // 12 + 2, 3), np.float32)
@@ -201,13 +201,13 @@ def test_arrays_that_were_on_their_way_when_a_link_broke_come_again_in_their_ord
     for number in range(4):
         send(first, np.full((2, 3), number, np.float32), number)
     Link.breaks = [arrive]
-    first.machine.arrived[Place(1, 0, True, 3, 0, TASKS[1])] = [np.zeros((2, 3), np.float32)]
+    first.machine.arrived[Place(1, ArrayTag(0, 3, 0, True), TASKS[1])] = [np.zeros((2, 3), np.float32)]
     taken = 0
 
     def compute_what_has_come():
         nonlocal taken
-        while place := next((each for each in second.machine.arrived if each.microbatch == taken), None):
-            [array] = second.take(0, place.microbatch, place.edge, back=False)
+        while place := next((each for each in second.machine.arrived if each.tag.microbatch == taken), None):
+            [array] = second.take(place.tag)
             assert array.tolist() == [[taken] * 3] * 2
             taken += 1
 
@@ -218,7 +218,7 @@ def test_arrays_that_were_on_their_way_when_a_link_broke_come_again_in_their_ord
         return again(channel)
 
     late.link = link
-    first.take(0, 3, 0, back=True)
+    first.take(ArrayTag(0, 3, 0, True))
     compute_what_has_come()
     assert taken == 4
     assert not second.machine.arrived
@@ -233,10 +233,10 @@ def test_a_stage_that_waits_says_again_what_was_lost_with_a_connection(late):
 
     def answered(caller, frame):
         found = received(caller, frame)
-        first.machine.arrived[Place(1, 0, False, 0, 1, TASKS[2])] = [np.zeros((2, 3), np.float32)]
+        first.machine.arrived[Place(1, ArrayTag(0, 0, 1), TASKS[2])] = [np.zeros((2, 3), np.float32)]
         return found
 
     second.received = answered
     first.machine.routes = [*CHAIN[:1], ArrayRoute((2,), (0,))]
-    first.take(0, 0, 1, back=False)
+    first.take(ArrayTag(0, 0, 1))
     assert len(second.machine.arrived) == 1

@@ -52,7 +52,7 @@ from dtrain.messages import (
 from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
 from dtrain.runs.reporting import Reporter
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 from dtrain.types import Array, Blocks, Shape
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connecting import ConnectTask
@@ -114,7 +114,7 @@ class StageDriver:
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
-        self._unanswered: dict[tuple[str, int], deque[tuple[int, ...]]] = {}
+        self._unanswered: dict[tuple[str, int], deque[ArrayTag | int]] = {}
         self._widest_bytes = self._gradient_bytes = 0
 
     # The handler
@@ -204,13 +204,13 @@ class StageDriver:
         with self.cond:
             self.carry_out(self.machine.reached(version, marks=marks))
 
-    def comes(self, batch: int, microbatch: int, edge: int, begun: int, *, rests: bool) -> bool:
+    def comes(self, tag: ArrayTag, begun: int, *, rests: bool) -> bool:
         """Wait for the first array of a batch; False: it does not come before version `begun` is made.
 
         It is not asked whether that is so if this stage `rests`.
         """
         machine = self.machine
-        place = machine.place_of(batch, microbatch, edge, back=False)
+        place = machine.place_of(tag)
 
         def found() -> bool | None:
             if place in machine.arrived:
@@ -219,9 +219,7 @@ class StageDriver:
 
         return self.wait(found, place.sender)
 
-    def take(
-        self, batch: int, microbatch: int, edge: int, *, back: bool, rows: int | None = None
-    ) -> Sequence[Array]:
+    def take(self, tag: ArrayTag, rows: int | None = None) -> Sequence[Array]:
         """Wait for an array of another stage, of so many examples, and its mask if it has one.
 
         Raises:
@@ -230,48 +228,32 @@ class StageDriver:
             CallsDifferError: the neighbour reads other batches.
         """
         machine = self.machine
-        place = machine.place_of(batch, microbatch, edge, back=back)
-        if back:  # of what was refused no gradient comes, and backward overwrites what has left
-            self._hear(("forward", machine.tasks.index(place.sender)), (batch, microbatch, edge))
+        place = machine.place_of(tag)
+        if tag.back:  # of what was refused no gradient comes, and backward overwrites what has left
+            self._hear(("forward", machine.tasks.index(place.sender)), tag._replace(back=False))
         found = self.wait(lambda: machine.take(place), place.sender)
         if rows is not None and len(found[0]) != rows:
             raise CallsDifferError(
-                f"{place.sender} has {len(found[0])} examples in microbatch {microbatch} of "
-                f"batch {batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads "
-                "the same batches"
+                f"{place.sender} has {len(found[0])} examples in microbatch {tag.microbatch} of batch "
+                f"{tag.batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads the "
+                "same batches"
             )
         self._widest_bytes = max(self._widest_bytes, sum(each.nbytes for each in found))
         return found
 
     def send(
-        self,
-        batch: int,
-        microbatch: int,
-        edge: int,
-        *,
-        back: bool,
-        arrays: Sequence[Array | None],
-        noted: tuple[int | None, bool],
+        self, tag: ArrayTag, arrays: Sequence[Array | None], version: int | None, *, marks: bool
     ) -> None:
         """Send an array, and its mask if it has one, to another stage; see `_tell`.
 
         The arrays must not change before it has answered.
         """
-        to = self.machine.routes[edge].ends(microbatch)[not back]
-        given = [np.ascontiguousarray(array) for array in arrays if array is not None]
-        message = StageTensor(
-            term=self.machine.term,
-            batch=batch,
-            microbatch=microbatch,
-            edge=edge,
-            back=back,
-            shape=given[0].shape,
-            mask=given[1].shape if len(given) > 1 else (),
-            version=noted[0],
-            marks=noted[1],
-        )
+        term, given = self.machine.term, [np.ascontiguousarray(each) for each in arrays if each is not None]
+        shapes = tuple(array.shape for array in given)
+        message = StageTensor(term=term, tag=tag, shapes=shapes, version=version, marks=marks)
+        _, to = self.machine.routes[tag.edge].ends(tag.microbatch, back=tag.back)
         blocks = [array.reshape(-1) for array in given]
-        self._tell(("back" if back else "forward", to), message, blocks, (batch, microbatch, edge))
+        self._tell(("back" if tag.back else "forward", to), message, tag, blocks)
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
@@ -285,7 +267,7 @@ class StageDriver:
 
     def tell(self, message: StageVote) -> None:
         """Tell the leader that a version is made; raise as `take`."""
-        self._tell(("made", 0), message, what=(message.batch,))
+        self._tell(("made", 0), message, message.batch)
 
     def enter(self, generation: int, plan_hash: str) -> Frame:
         """Ask the leader for variables; return its `PipelineTerm` or `Over`."""
@@ -329,7 +311,7 @@ class StageDriver:
             self._peers[place].send(message, blocks, deadline=self.deadline_s, follows=follows)
 
     def _tell(
-        self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), what: tuple[int, ...] = ()
+        self, place: tuple[str, int], message: AnyMessage, what: ArrayTag | int, blocks: Blocks = ()
     ) -> None:
         """Tell another stage something; what waits there for an acknowledgement is no more than credits."""
         told = self._unanswered.setdefault(place, deque())
@@ -338,7 +320,7 @@ class StageDriver:
         self._ask(place, message, blocks, follows=bool(told))
         told.append(what)
 
-    def _hear(self, place: tuple[str, int], what: tuple[int, ...], until_s: float | None = None) -> None:
+    def _hear(self, place: tuple[str, int], what: ArrayTag | int, until_s: float | None = None) -> None:
         """Wait until this is acknowledged, if it was told there; a refusal is a `PeerRefusedError`."""
         told = self._unanswered.get(place, deque())
         while what in told:

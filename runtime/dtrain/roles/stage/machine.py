@@ -24,6 +24,7 @@ import numpy as np
 from dtrain.cluster import TaskId
 from dtrain.control.interface import Caller, Send
 from dtrain.errors import DtrainError
+from dtrain.learning.core.arrays import fits
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -48,7 +49,7 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 from dtrain.types import Array, Blocks, Shape
 
 
@@ -56,10 +57,7 @@ class Place(NamedTuple):
     """The place of an array in a term; see `StageTensor`."""
 
     term: int
-    batch: int
-    back: bool
-    microbatch: int
-    edge: int
+    tag: ArrayTag
     sender: TaskId
 
 
@@ -161,10 +159,10 @@ class StageMachine:
         asked = [each for each in self._questions if each.message.term == self.term]
         return max([self.rested, *(each.version for each in asked if each.wants_rest)]) >= version
 
-    def place_of(self, batch: int, microbatch: int, edge: int, *, back: bool) -> Place:
+    def place_of(self, tag: ArrayTag) -> Place:
         """Return the place in this term of an array that comes to this stage."""
-        sender = self.tasks[self.routes[edge].ends(microbatch)[back]]
-        return Place(self.term, batch, back, microbatch, edge, sender)
+        sender, _ = self.routes[tag.edge].ends(tag.microbatch, back=tag.back)
+        return Place(self.term, tag, self.tasks[sender])
 
     def take(self, place: Place) -> Sequence[Array] | None:
         """Return what has come, its array and its mask; None: it has not."""
@@ -172,7 +170,7 @@ class StageMachine:
         if found is not None:
             # Of each route so many may come again, after those that their sender sent behind them.
             newest = deque[Place](maxlen=self.depth * len(self.routes) + self.depth)
-            self._taken.setdefault((place.sender, place.back), newest).append(place)
+            self._taken.setdefault((place.sender, place.tag.back), newest).append(place)
         return found
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
@@ -201,46 +199,42 @@ class StageMachine:
         self._questions = [each for each in self._questions if each.caller != caller]
 
     def _arrives(self, sender: TaskId, message: StageTensor, blocks: Blocks) -> Acknowledged | Refusal:
-        place = Place(message.term, message.batch, message.back, message.microbatch, message.edge, sender)
-        sizes = [prod(message.shape), *([prod(message.mask)] if message.mask else [])]
-        if place.term == self.term and sender != self._sender_of(message):
+        place, tag = Place(message.term, message.tag, sender), message.tag
+        sizes = [prod(shape) for shape in message.shapes]
+        found = [block.size for block in blocks]
+        if place.term == self.term and sender != self._sender_of(tag):
             return Refusal(reason=f"{sender} is not the stage that sends this to {self.tasks[self.stage]}")
-        if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
-            found = [block.size for block in blocks]
+        below_0 = any(length < 0 for shape in message.shapes for length in shape)
+        if below_0 or sizes != found or len(sizes) not in (1, 2):
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
         if reason := self._misfit(place, message, blocks):
             return Refusal(reason=f"{sender} sends {reason}")
-        if place.term >= self.term and place not in self._taken.get((sender, place.back), ()):
-            shapes = [message.shape, message.mask]
-            self.arrived[place] = [
-                np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
-            ]
-            if message.version is not None and not message.back and not message.microbatch:
-                self.noted[message.batch] = message.version, message.marks
+        if place.term >= self.term and place not in self._taken.get((sender, tag.back), ()):
+            known = zip(blocks, message.shapes, strict=True)
+            self.arrived[place] = [np.array(block).reshape(shape) for block, shape in known]
+            if message.version is not None and not tag.back and not tag.microbatch:
+                self.noted[tag.batch] = message.version, message.marks
         return Acknowledged()
 
-    def _sender_of(self, message: StageTensor) -> TaskId | None:
-        """Return the task that sends this array to this stage; None: no task does."""
-        if not 0 <= message.edge < len(self.routes) or message.microbatch < 0:
+    def _sender_of(self, tag: ArrayTag) -> TaskId | None:
+        """Return who sends it here; None: nobody does, or there is no such edge."""
+        if not 0 <= tag.edge < len(self.routes) or tag.microbatch < 0:
             return None
-        source, target = self.routes[message.edge].ends(message.microbatch)
-        sender, receiver = (target, source) if message.back else (source, target)
+        sender, receiver = self.routes[tag.edge].ends(tag.microbatch, back=tag.back)
         return self.tasks[sender] if receiver == self.stage else None
 
     def _misfit(self, place: Place, message: StageTensor, blocks: Blocks) -> str | None:
         """Return what is wrong with an array of a neighbour's; None: nothing."""
-        expected, shape = self.shapes.get(message.edge), message.shape[1:]
-        if expected is not None and (
-            len(shape) != len(expected)
-            or any(want not in (None, found) for want, found in zip(expected, shape, strict=True))
-        ):
+        tag = place.tag
+        expected, shape = self.shapes.get(tag.edge), message.shapes[0][1:]
+        if expected is not None and not fits(shape, expected):
             return f"examples of shape {shape}, expected {expected}"
-        floats = [block.dtype for block in blocks[:1] if message.back or block.dtype.kind == "f"]
+        floats = [block.dtype for block in blocks[:1] if tag.back or block.dtype.kind == "f"]
         if wrong := [each for each in floats if each != np.float32] or [
             block.dtype for block in blocks[1:] if block.dtype != np.bool_
         ]:
             return f"numbers of {wrong[0]}, expected float32, and bool in a mask"
-        alike = (each for each in self.arrived if (each.back, each.edge) == (place.back, place.edge))
+        alike = (each for each in self.arrived if (each.tag.back, each.tag.edge) == (tag.back, tag.edge))
         waiting = [each for each in alike if each != place]
         if len(waiting) >= 2 * self.depth:  # of this term and of the next one
             return f"more than the {len(waiting)} arrays that wait here, of at most {self.depth} in a term"

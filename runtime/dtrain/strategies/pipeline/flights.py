@@ -15,7 +15,7 @@ from dtrain.learning.graphs.stages import Crossing, StageStep
 from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
 from dtrain.roles.stage.driver import StageDriver
-from dtrain.state.stage_layout import StageLayout
+from dtrain.state.stage_layout import ArrayTag, StageLayout
 from dtrain.types import Array, Arrays, Blocks
 
 
@@ -103,35 +103,35 @@ class Travel:
         self._driver = driver
         self._layout = layout
         self.batch = batch
-        self._noted = version, marks
+        self._version, self._marks = version, marks
         self._place = driver.machine.stage
         self._rows: dict[int, int] = {}
-        self._here: dict[tuple[int, int, bool], Crossing] = {}
+        self._here: dict[ArrayTag, Crossing] = {}
         if self._place == 0:
             for edge in layout.starts.values():
-                self._leave(0, edge, (np.empty(0, np.float32), None), back=False)
+                self._leave(ArrayTag(batch, 0, edge), (np.empty(0, np.float32), None))
 
     def entering(self, segment: int, microbatch: int, rows: int) -> list[Crossing]:
         """Return what enters a segment forward, of so many examples; raise as `StageDriver.take`."""
         self._rows[microbatch] = rows
-        return [self._arrived(microbatch, edge, back=False) for edge in self._layout.into[segment]]
+        return [self._arrived(ArrayTag(self.batch, microbatch, edge)) for edge in self._layout.into[segment]]
 
     def leave(self, segment: int, microbatch: int, left: Sequence[Crossing]) -> None:
         for edges, crossing in zip(self._layout.out_of[segment], left, strict=False):
             for edge in edges:
-                self._leave(microbatch, edge, crossing, back=False)
+                self._leave(ArrayTag(self.batch, microbatch, edge), crossing)
 
     def upstream(self, segment: int, microbatch: int) -> list[Array | None]:
         """Return the gradients by what left a segment, that of the last reader first, as a pass adds them."""
         found = [
-            [self._arrived(microbatch, edge, back=True)[0] for edge in reversed(edges)]
+            [self._arrived(ArrayTag(self.batch, microbatch, edge, True))[0] for edge in reversed(edges)]
             for edges in self._layout.out_of[segment]
         ]
         return [sum(others, first) for first, *others in found]
 
     def leave_back(self, segment: int, microbatch: int, gradients: Sequence[Array]) -> None:
         for edge, gradient in zip(self._layout.into[segment], gradients, strict=True):
-            self._leave(microbatch, edge, (gradient, None), back=True)
+            self._leave(ArrayTag(self.batch, microbatch, edge, True), (gradient, None))
 
     def sum_over_replicas(self, gradients: Arrays) -> None:
         """Add up the gradients of the replicas of this stage, in their order, in place in each of them."""
@@ -141,31 +141,32 @@ class Travel:
             return
         flat = np.concatenate([array.reshape(-1) for array in gradients.values()])
         if self._place in sums:
-            self._leave(0, sums[self._place], (flat, None), back=False)
-            flat = self._arrived(0, sums[self._place], back=True)[0]
+            own = ArrayTag(self.batch, 0, sums[self._place])
+            self._leave(own, (flat, None))
+            flat = self._arrived(own._replace(back=True))[0]
         else:
             for edge in edges:
-                flat += self._arrived(0, edge, back=False)[0]
+                flat += self._arrived(ArrayTag(self.batch, 0, edge))[0]
             for edge in edges:
-                self._leave(0, edge, (flat, None), back=True)
+                self._leave(ArrayTag(self.batch, 0, edge, True), (flat, None))
         start = 0
         for array in gradients.values():
             array[...] = flat[start : start + array.size].reshape(array.shape)
             start += array.size
 
-    def _arrived(self, microbatch: int, edge: int, *, back: bool) -> Crossing:
-        if (found := self._here.pop((microbatch, edge, back), None)) is not None:
+    def _arrived(self, tag: ArrayTag) -> Crossing:
+        if (found := self._here.pop(tag, None)) is not None:
             return found
-        rows = self._rows.get(microbatch) if edge < len(self._layout.edges) else None
-        array, *mask = self._driver.take(self.batch, microbatch, edge, back=back, rows=rows)
+        rows = self._rows.get(tag.microbatch) if tag.edge < len(self._layout.edges) else None
+        array, *mask = self._driver.take(tag, rows)
         return array, mask[0] if mask else None
 
-    def _leave(self, microbatch: int, edge: int, crossing: Crossing, *, back: bool) -> None:
-        source, target = self._layout.routes[edge].ends(microbatch)
+    def _leave(self, tag: ArrayTag, crossing: Crossing) -> None:
+        source, target = self._layout.routes[tag.edge].ends(tag.microbatch)
         if source == target:
-            self._here[microbatch, edge, back] = crossing
+            self._here[tag] = crossing
         else:
-            self._driver.send(self.batch, microbatch, edge, back=back, arrays=crossing, noted=self._noted)
+            self._driver.send(tag, crossing, self._version, marks=self._marks)
 
 
 def joined(results: Sequence[StepResult]) -> StepResult:

@@ -166,13 +166,11 @@ class StageReplica(LocalReplica):
         while base_version(self.schedule, target, 0, self.first_base) > training.global_step:
             self._pass_back()
         if not first:  # the leader's orders have come before the first array
-            edge, microbatch = layout.first_of(training.parts.place)
-            while microbatch < count and not driver.comes(
-                batch, microbatch, edge, target - 1, rests=self.rests
-            ):
+            tag = layout.first_of(training.parts.place, batch)
+            while tag.microbatch < count and not driver.comes(tag, target - 1, rests=self.rests):
                 self.rest()
-            if edge in layout.starts.values():
-                driver.take(batch, microbatch, edge, back=False)
+            if tag.edge in layout.starts.values():
+                driver.take(tag)
         newest = training.global_step
         # One mark at a time: a stage remembers one version.
         marks = first and training.boundary.wanted and not any(flight.marks for flight in self.flights)
