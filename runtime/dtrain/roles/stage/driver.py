@@ -136,10 +136,8 @@ class StageDriver:
         sender = TaskId.parse(caller.hello.task)
         reason = obstacle(frame.message, sender, self._cluster)
         with self.cond:
-            if reason is not None:
-                self.carry_out([Send(caller, Refusal(reason=reason))])
-            else:
-                self.carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks))
+            refused = [] if reason is None else [Send(caller, Refusal(reason=reason))]
+            self.carry_out(refused or self.machine.receive(caller, sender, frame.message, frame.blocks))
             if self.machine.is_over:
                 self._break("the term is over")
             self.cond.notify_all()

@@ -306,15 +306,16 @@ class LeadingStage(StageMachine):
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
         stage = self.tasks.index(sender) if sender in self.tasks else -1
-        if stage > 0 and isinstance(message, EnterPipeline):
-            return self._enter(caller, stage, message)
-        if stage > 0 and isinstance(message, StageVote):
-            return self._vote(caller, stage, message)
-        if stage > 0 and isinstance(message, Pull) and message.concluded:
-            if message.term != self.term or self.is_over:
-                return [Send(caller, NotReady(reason=f"term {message.term} is over"))]
-            self.waiting[stage] = caller, message
-            return []
+        match message:
+            case EnterPipeline() if stage > 0:
+                return self._enter(caller, stage, message)
+            case StageVote() | Pull(concluded=True) if stage > 0:
+                if message.term != self.term or self.is_over:
+                    return [Send(caller, VoidTerm(term=message.term))]
+                if isinstance(message, StageVote):
+                    return self._vote(caller, stage, message)
+                self.waiting[stage] = caller, message
+                return []
         return super().receive(caller, sender, message, blocks)
 
     def expect(self, generation: int, plan_hash: str) -> list[Send]:
@@ -370,8 +371,6 @@ class LeadingStage(StageMachine):
         return answers
 
     def _vote(self, caller: Caller, stage: int, message: StageVote) -> list[Send]:
-        if message.term != self.term or self.is_over:
-            return [Send(caller, VoidTerm(term=message.term))]
         if self._verdict is not None and message.batch == self._verdict.batch:
             return [Send(caller, self._verdict)]
         self.votes[message.batch, stage] = caller, message

@@ -5,7 +5,6 @@ they use, and the boundary of steps.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -58,12 +57,7 @@ class StepBoundary:
                 self._changed.notify_all()
             self._inside += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._inside -= 1
             self._changed.notify_all()
@@ -169,8 +163,11 @@ class Travel:
             self._driver.send(tag, crossing, self._version, marks=self._marks)
 
 
-def joined(results: Sequence[StepResult]) -> StepResult:
-    """Return the result of a step of several segments; one of them at most has the model's outputs."""
+def result_of(steps: Mapping[int, StageStep]) -> StepResult:
+    """Return the result of a step of segments, as far as it has been computed; one of them at most has
+    the model's outputs.
+    """
+    results = [step.result() for step in steps.values()]
     if len(results) == 1:
         return results[0]
     last = next((each for each in results if each.outputs is not None), results[-1])
@@ -201,8 +198,3 @@ class Flight:
     targets: tuple[Any, Any]
     examples: int
     marks: bool
-
-    @property
-    def result(self) -> StepResult:
-        """The result of its batch, as far as that has been computed here."""
-        return joined([step.result() for step in self.steps.values()])

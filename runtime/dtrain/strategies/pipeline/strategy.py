@@ -58,12 +58,10 @@ class StagePlace(BesideEvaluator):
         stage, depth = tasks.index(own), max(training.blocks, len(tasks))
         rest = (self.task.credentials.hello, assignment.cluster, self._connector.connect, self.task.reporter)
         wait = assignment.spec.wait
-        if stage:
-            machine = StageMachine(stage, tasks, depth=depth)
-            self.driver = StageDriver(machine, *rest, patience_s=max(wait.server_s, wait.leader_s))
-        else:
-            leading = LeadingStage(stage, tasks, depth=depth)
-            self.driver = LeadingDriver(leading, *rest, patience_s=wait.server_s, away=self._is_away)
+        patience_s = max(wait.server_s, wait.leader_s) if stage else wait.server_s
+        machine = (StageMachine if stage else LeadingStage)(stage, tasks, depth=depth)
+        kind = StageDriver if stage else LeadingDriver
+        self.driver = kind(machine, *rest, patience_s=patience_s, away=self._is_away)
 
     def _host(self) -> ControlHosting | None:
         if self.driver is None:

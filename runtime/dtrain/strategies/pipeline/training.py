@@ -43,7 +43,7 @@ from dtrain.runs.notices import Notice
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
-from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary, Travel, joined
+from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary, Travel, result_of
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts, StageWeights, start_from
 from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.types import Array, Blocks
@@ -138,11 +138,11 @@ class StageReplica(LocalReplica):
             ends = size if number == count - 1 else 0
             self.flights.append(Flight(steps, travel, number, version, targets, ends, marks))
         if not self.flushes:
-            return self._in_flight(joined([step.result() for step in steps.values()]), batch, drains=drains)
+            return self._in_flight(result_of(steps), batch, drains=drains)
         for array in gradients.values() if count <= replicas.index(parts.place) else ():
             array.fill(0)  # of a small batch
         travel.sum_over_replicas(gradients)
-        return joined([step.result() for step in steps.values()])
+        return result_of(steps)
 
     def _in_flight(self, result: StepResult, batch: int, *, drains: bool) -> StepResult:
         """Go on from a batch that has passed forward; return what is known of it."""
@@ -191,7 +191,7 @@ class StageReplica(LocalReplica):
             return
         self._passed = flight
         if not self.judges:
-            self._make(flight.result.loss, None)
+            self._make(result_of(flight.steps).loss, None)
 
     def rest(self) -> None:
         """Pass back all that is in flight."""
@@ -211,7 +211,7 @@ class StageReplica(LocalReplica):
 
     def _make(self, loss: float, sums: Sums | None) -> None:
         """Make the version of the batch that has been passed back; `sums` are of the last stage."""
-        result = self._passed.result
+        result = result_of(self._passed.steps)
         for name, update in self.updates.items():
             update[...] = result.state_updates.get(name, self.weights[name])
         self.rows.update(result.row_gradients)
