@@ -8,7 +8,7 @@ import pytest
 from security.hostile import Hostile
 
 from dtrain.cluster import ClusterSpec, TaskId
-from dtrain.errors import CallsDifferError, PeerRefusedError
+from dtrain.errors import CallsDifferError, PeerLostError, PeerRefusedError
 from dtrain.messages import Hello, SnapshotReply, StageVote
 from dtrain.process.assignment import TaskAssignment
 from dtrain.roles.stage.driver import LEAST_LIMIT_BYTES, StageDriver
@@ -240,3 +240,19 @@ def test_a_stage_that_waits_says_again_what_was_lost_with_a_connection(late):
     first.machine.routes = [*CHAIN[:1], ArrayRoute((2,), (0,))]
     first.take(ArrayTag(0, 0, 1))
     assert len(second.machine.arrived) == 1
+
+
+def test_a_stage_that_waits_does_not_wait_for_ever_for_who_cannot_be_reached(late):
+    """What it waits for may follow from what cannot be said, also where other connections are whole."""
+    first, _, _ = late
+    send(first, np.ones((2, 3), np.float32))
+    Link.breaks = [0]
+    first.patience_s = 0.0
+
+    def unreachable(channel):
+        raise PeerLostError("worker:0 cannot be reached from here")
+
+    late.link = unreachable
+    first.machine.routes = [*CHAIN[:1], ArrayRoute((2,), (0,))]
+    with pytest.raises(PeerLostError, match="worker:0"):
+        first.take(ArrayTag(0, 0, 1))

@@ -289,9 +289,13 @@ class StageDriver:
 
     def linger(self) -> None:
         """Serve until the leader needs this stage no more, or is gone."""
-        peer = self._new_peer(0, LOOK_S)
+        self._say(0, _pull(self.machine, concluded=True), LOOK_S, self.deadline_s or SYSTEM.now())
+
+    def _say(self, stage: int, message: AnyMessage, patience_s: float, until_s: float) -> None:
+        """Tell another stage something on a connection of its own, if it can be reached."""
+        peer = self._new_peer(stage, patience_s)
         with contextlib.suppress(DtrainError):
-            peer.ask(_pull(self.machine, concluded=True), self.deadline_s or SYSTEM.now())
+            peer.ask(message, until_s)
         peer.close()
 
     # Questions, and the waits for them
@@ -364,7 +368,7 @@ class StageDriver:
 
     def wait(self, found: Callable[[], T | None], whom: TaskId) -> T:
         """Wait until something is there; see `take`."""
-        begun_s = SYSTEM.now()
+        begun_s = heard_s = SYSTEM.now()
         try:
             while True:
                 with self.cond:
@@ -378,8 +382,12 @@ class StageDriver:
                     else:
                         return result
                 # What was lost with a connection is said again, for another stage may wait for it.
-                with contextlib.suppress(WaitTimeoutError, PeerLostError):
+                try:
                     self._hear_all(SYSTEM.now() + LOOK_S)
+                    heard_s = SYSTEM.now()
+                except (WaitTimeoutError, PeerLostError):
+                    if SYSTEM.now() - heard_s >= self.patience_s + 2 * LOOK_S:
+                        raise
         finally:
             self._reporter.waiting(None)
 
@@ -397,13 +405,8 @@ class StageDriver:
 
 
 def _pull(machine: StageMachine, *, concluded: bool = False) -> Pull:
-    return Pull(
-        generation=machine.generation,
-        at_least=machine.version,
-        wait_s=0.0,
-        term=machine.term,
-        concluded=concluded,
-    )
+    asked = {"generation": machine.generation, "at_least": machine.version, "term": machine.term}
+    return Pull(**asked, wait_s=0.0, concluded=concluded)
 
 
 class LeadingDriver(StageDriver):
@@ -442,17 +445,10 @@ class LeadingDriver(StageDriver):
             self._reporter.waiting(names)
             for stage in missing if voids else ():
                 if stage in machine.missing:
-                    self._void(stage, term - 1)
+                    self._say(stage, VoidTerm(term=term - 1), VOID_S, SYSTEM.now() + VOID_S)
             with self.cond:
                 self.cond.wait_for(lambda: not machine.missing, LOOK_S)
         self._reporter.waiting(None)
-
-    def _void(self, stage: int, term: int) -> None:
-        """Tell one stage, if it can be reached, that no term up to this one counts."""
-        peer = self._new_peer(stage, VOID_S)
-        with contextlib.suppress(PeerError):
-            peer.ask(VoidTerm(term=term), SYSTEM.now() + VOID_S)
-        peer.close()
 
     def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> None:
         with self.cond:
