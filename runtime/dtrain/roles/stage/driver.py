@@ -421,17 +421,20 @@ class LeadingDriver(StageDriver):
                 f"{', '.join(map(str, gone))} did not come back within {self.patience_s:g} s (wait.server_s)"
             )
 
-    def gather(self, generation: int, plan_hash: str, term: int, within_s: float, *, voids: bool) -> None:
-        """Wait until all other stages have asked to enter.
+    def gather(
+        self, generation: int, plan_hash: str, incarnation: int, within_s: float, *, voids: bool
+    ) -> int:
+        """Wait until all other stages have asked to enter; return the number of the next term, which is later
+        than every one before, also of an earlier process of this task.
 
         Args:
-            term: the number of the term that begins next.
             voids: whether stages may hold an earlier one, which is over.
 
         Raises:
             PeerLostError: one does not come within the time.
         """
         machine = self.machine
+        term = max(machine.term, incarnation)
         with self.cond:
             self.carry_out(machine.expect(generation, plan_hash))
             self.carry_out(machine.void_others())
@@ -445,10 +448,11 @@ class LeadingDriver(StageDriver):
             self._reporter.waiting(names)
             for stage in missing if voids else ():
                 if stage in machine.missing:
-                    self._say(stage, VoidTerm(term=term - 1), VOID_S, SYSTEM.now() + VOID_S)
+                    self._say(stage, VoidTerm(term=term), VOID_S, SYSTEM.now() + VOID_S)
             with self.cond:
                 self.cond.wait_for(lambda: not machine.missing, LOOK_S)
         self._reporter.waiting(None)
+        return term + 1
 
     def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> None:
         with self.cond:

@@ -15,7 +15,7 @@ from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
 from dtrain.strategies.pipeline.parts import StageParts, share_of
-from dtrain.strategies.pipeline.planning import hash_of, next_term
+from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.strategies.pipeline.training import StageTraining
 from dtrain.types import Array
 
@@ -60,15 +60,14 @@ class LeadingTraining(StageTraining):
     leads = True
 
     def __init__(
-        self, parts: StageParts, start: Start, restored: Callable[[], Start], begun: Callable[[], None]
+        self, parts: StageParts, start: Start, term: int, again: Callable[[], Start], tell: Callable[[], None]
     ) -> None:
-        """Begin a term in all stages; `restored` reads the newest checkpoint, `begun` tells of each term."""
+        """Begin a term in all stages; `again` reads the newest checkpoint, `tell` tells of each later one."""
         assert isinstance(parts.driver, LeadingDriver)
         self.driver = parts.driver
-        self._restored = restored
-        self._begun = begun
+        self._again = again
+        self._tell = tell
         self._known: dict[str, Array] = {}
-        term = next_term(self.driver, parts.incarnation())
         self._give(parts, start, term)
         super().__init__(parts, start, term)
         self.state = StagesHolder(self, parts.start_of(parts.place, start))
@@ -84,9 +83,9 @@ class LeadingTraining(StageTraining):
         parts, reached = self.parts, self.global_step
         lost = [str(self.driver.machine.tasks[stage]) for stage in sorted(self.driver.machine.lost)]
         rolled_back = self.state.begun.lineage.rolled_back_steps
-        term = next_term(self.driver, parts.incarnation())
-        self.driver.gather(parts.number, hash_of(parts.problem), term, self.driver.patience_s, voids=True)
-        start = self._restored()
+        called = parts.number, hash_of(parts.problem), parts.incarnation()
+        term = self.driver.gather(*called, self.driver.patience_s, voids=True)
+        start = self._again()
         version = start.state.version
         lineage = replace(start.state.lineage, rolled_back_steps=rolled_back + max(0, reached - version))
         start = start.but(lineage=lineage)
@@ -96,7 +95,7 @@ class LeadingTraining(StageTraining):
         if self.saver is not None:
             self.saver.go_back_to(start)
         self._begin(term)
-        self._begun()
+        self._tell()
         parts.reporter.warn(
             f"{', '.join(lost) or 'a stage'} had lost its variables: every stage goes back from step "
             f"{reached} to the checkpoint of step {version}"

@@ -34,7 +34,7 @@ from dtrain.strategies.mirrored import BesideEvaluator
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.pipeline.leading import LeadingTraining
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts
-from dtrain.strategies.pipeline.planning import checked_network, hash_of, next_term, planned_stages
+from dtrain.strategies.pipeline.planning import checked_network, hash_of, planned_stages
 from dtrain.strategies.pipeline.training import StageTraining, enter
 from dtrain.wire.service import SideBySide
 
@@ -106,13 +106,11 @@ class StagesStrategy(Strategy):
         self.evaluations = task.evaluations
         self._checkpoints = RunFiles(task.run_dir).checkpoints if task.run_dir is not None else None
         self._calls = Beginnings(assignment.spec.checkpoint, self._checkpoints, task.reporter)
-        self._number = 0
         self._open: LeadingTraining | None = None
         self._cuts = WeakKeyDictionary[Graph, tuple[str, ...]]()
 
     def open(self, problem: Problem) -> Training:
-        self._number += 1
-        self._calls.number = self._number
+        self._calls.number += 1
         reporter = self._task.reporter
         driver = self._place.driver
         assert driver is not None, "the evaluator follows"
@@ -130,10 +128,10 @@ class StagesStrategy(Strategy):
                 return passed
             training: StageTraining | None = self._lead(problem, driver, parts_of)
         else:
-            training = enter(driver, self._number, hash_of(problem), parts_of)
+            training = enter(driver, self._calls.number, hash_of(problem), parts_of)
         if training is None:
             assert self._checkpoints is not None, "a task that comes late is on the leader's host"
-            return PassedOverTraining(problem, self._number, self._checkpoints, leads=False)
+            return PassedOverTraining(problem, self._calls.number, self._checkpoints, leads=False)
         reporter.running()
         return training
 
@@ -151,7 +149,7 @@ class StagesStrategy(Strategy):
             gradient_bytes=sum(spec.nbytes for spec in variables) if layout.sums else 0,
         )
         return StageParts(
-            number=self._number,
+            number=self._calls.number,
             problem=problem,
             begins=tuple(begins),
             label=steps[layout.segments[own[0]].numbers[0]].path,
@@ -223,13 +221,13 @@ class StagesStrategy(Strategy):
         assert isinstance(driver, LeadingDriver), "stage 0 leads"
         folder = self._checkpoints
         assert folder is not None, "a leader has a directory"
-        within_s = self._assignment.connect_s if self._number == 1 else spec.wait.server_s
-        first = self._number == 1
-        term = next_term(driver, self._place.join().incarnation)
-        driver.gather(self._number, hash_of(problem), term, within_s, voids=first)
+        first = calls.number == 1
+        within_s = self._assignment.connect_s if first else spec.wait.server_s
+        incarnation = self._place.join().incarnation
+        term = driver.gather(calls.number, hash_of(problem), incarnation, within_s, voids=first)
         parts = parts_of(self._begins(problem))
-        asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
-        resumes = calls.resumes if self._number == 1 else False
+        asked = problem.asked(calls.number, parts.plan, UNCUT, sync=False)
+        resumes = first and calls.resumes
         start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)
         start = start.going_on(UNCUT, problem.max_steps, sync=False)
 
@@ -237,7 +235,7 @@ class StagesStrategy(Strategy):
             found = restored(folder, parts.plan, asked, by_server=False)
             return found.going_on(UNCUT, problem.max_steps, sync=False)
 
-        training = LeadingTraining(parts, start, again, lambda: self._place.begin(training))
+        training = LeadingTraining(parts, start, term, again, lambda: self._place.begin(training))
         for text in told_of(start, resumes=resumes):
             reporter.warn(text)
         training.saver = calls.keeper(training.state, reporter, spec.checkpoint)
@@ -257,8 +255,8 @@ class StagesStrategy(Strategy):
         return restored(self._checkpoints, parts.plan, asked).optimizer_state
 
     def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
-        self._number += 1
-        return self._place.follow(pace, self._number, ended)
+        self._calls.number += 1
+        return self._place.follow(pace, self._calls.number, ended)
 
     def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
         self._task.evaluated(global_step, metrics)
