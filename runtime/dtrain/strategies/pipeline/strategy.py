@@ -1,12 +1,12 @@
 """The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.checkpoints import OptimizerState
 from dtrain.cluster import TaskId
 from dtrain.config import PipelineSection
 from dtrain.config.choices import Schedule
@@ -29,8 +29,8 @@ from dtrain.state.feed import UNKNOWN
 from dtrain.state.stage_layout import Segment, StageLayout
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.control_hosting import ControlHosting
-from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
-from dtrain.strategies.mirrored import BesideEvaluator
+from dtrain.strategies.interface import Problem, Training
+from dtrain.strategies.mirrored import BesideEvaluator, FollowedStrategy
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.pipeline.leading import LeadingTraining
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts
@@ -90,7 +90,7 @@ def _check_replicas(graph: Graph, segments: Sequence[Segment]) -> None:
                 )
 
 
-class StagesStrategy(Strategy):
+class StagesStrategy(FollowedStrategy):
     """One task of a pipeline."""
 
     def __init__(self, assignment: TaskAssignment, training: PipelineSection) -> None:
@@ -99,7 +99,7 @@ class StagesStrategy(Strategy):
             raise SpecError(f"{'.'.join(map(str, path))}: {problem}")
         self.training = training
         self._assignment = assignment
-        self._place = StagePlace(assignment, training)
+        self._place: StagePlace = StagePlace(assignment, training)
         self._task = task = self._place.task
         trains = assignment.task.trains
         self.context = replace(task.context, rank=0 if trains else -1, num_replicas=1)
@@ -253,13 +253,6 @@ class StagesStrategy(Strategy):
         parts = training.parts
         asked = training.state.begun.but(feed=UNKNOWN, compiled=parts.problem.optimizer)
         return restored(self._checkpoints, parts.plan, asked).optimizer_state
-
-    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
-        self._calls.number += 1
-        return self._place.follow(pace, self._calls.number, ended)
-
-    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        self._task.evaluated(global_step, metrics)
 
     def close(self, error: BaseException | None = None) -> None:
         self._place.close(error)
