@@ -37,7 +37,9 @@ class PipelineTerm(Message, frozen=True, gc=False, kw_only=True):
 
 
 class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
-    """Leader to stage: no term up to this one counts any more; also the answer to a vote in such a term."""
+    """Leader to stage: no term up to this one counts any more; also the answer to a vote, or to who waits for
+    the end of the call of `fit`, in such a term.
+    """
 
     term: int
 
