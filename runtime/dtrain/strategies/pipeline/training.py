@@ -396,19 +396,8 @@ class StageTraining(LocalTraining):
         """Apply the gradient that this stage has voted on, or leave it out, as all stages do."""
         assert self._voted is not None, "a verdict follows a vote"
         own, gradient, examples = self._voted
-        part, outcome = own.batch, APPLIED
-
-        def update() -> None:
-            self.state.dealer.settle(part)
-            self._make(Contributions.of([gradient], 0, None, self.global_step))
-
-        if verdict.applied:
-            # All stages have the same examples: the leader alone reports how many.
-            self.advance(update, [sums], verdict.loss, examples if self.leads else 0)
-        else:
-            with self.lock:
-                self.state.dealer.settle(part)
-            outcome = self.refuse(verdict.loss)
+        examples = examples if self.leads else 0  # all stages have the same ones
+        outcome = self.apply([gradient], [own.batch], [sums], verdict.loss, examples, finite=verdict.applied)
         self._voted = None
         self.parts.driver.reached(self.global_step)
         return outcome
