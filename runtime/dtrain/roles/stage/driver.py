@@ -368,7 +368,11 @@ class StageDriver:
 
     def wait(self, found: Callable[[], T | None], whom: TaskId) -> T:
         """Wait until something is there; see `take`."""
+        with self.cond:
+            if (result := found()) is not None:
+                return result
         begun_s = heard_s = SYSTEM.now()
+        self._reporter.waiting(whom)
         try:
             while True:
                 with self.cond:
@@ -376,7 +380,6 @@ class StageDriver:
                         self.check()
                         self.look_for_lost(SYSTEM.now() - begun_s)
                         self.look_for_end()
-                        self._reporter.waiting(whom)
                         if not self.cond.wait(LOOK_S):
                             break
                     else:
@@ -385,6 +388,7 @@ class StageDriver:
                 try:
                     self._hear_all(SYSTEM.now() + LOOK_S)
                     heard_s = SYSTEM.now()
+                    self._reporter.waiting(whom)
                 except (WaitTimeoutError, PeerLostError):
                     if SYSTEM.now() - heard_s >= self.patience_s + 2 * LOOK_S:
                         raise
