@@ -9,9 +9,8 @@ from learning.pipeline_reference import reference_step
 from dtrain.config.choices import Schedule
 from dtrain.errors import SpecError
 from dtrain.learning import layers as L
-from dtrain.learning.graphs import stages
 from dtrain.learning.graphs.networks import Network
-from dtrain.learning.graphs.stages import StageNetwork, cut_before, obstacle, segments_of
+from dtrain.learning.graphs.stages import StageNetwork, StageStep, cut_before, obstacle, segments_of
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.protocol.pipeline_schedule import FLUSHES, order
 from dtrain.state.stage_layout import StageLayout
@@ -109,8 +108,8 @@ def computed(network, segments, x, y, loss, microbatches=4, schedule=Schedule.ON
             if spec.trainable
         }
         for place, part in parts.items():
-            begun[task, place] = part.begin(
-                weights, gradients[task], loss, WORDS, penalises=task == segments[place].tasks[0]
+            begun[task, place] = StageStep(
+                part, weights, gradients[task], loss, WORDS, penalises=task == segments[place].tasks[0]
             )
         replicas = segments[layout.of(task)[0]].tasks
         work[task] = [
@@ -180,7 +179,8 @@ def all_cuts(network):
     places = [each for each in range(1, len(network.graph.steps)) if obstacle(network.graph, each) is None]
     for count in range(len(places) + 1):
         for chosen in itertools.combinations(places, count):
-            yield stages._ranges(network.graph, [0, *chosen, len(network.graph.steps)])
+            ends = [0, *chosen, len(network.graph.steps)]
+            yield [range(*each) for each in itertools.pairwise(ends)]
 
 
 @pytest.mark.parametrize("name", ZOO)

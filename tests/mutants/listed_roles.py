@@ -221,7 +221,7 @@ REPLICA = [
     bug(
         "wire/peer.py",
         "Peer._adopt",
-        "channel.send(*self._asked)",
+        "channel.send(message, blocks)",
         says="what is unanswered is not said again (once: the last line of ReplicaDriver._reconnect)",
     ),
     bug(
@@ -292,9 +292,15 @@ STAGES = "strategies/pipeline/training.py"
 PARTITION = "protocol/partition_plan.py"
 PIPELINES = [
     bug("protocol/pipeline_schedule.py", "order", "stages - 1 - stage", "stages - 2 - stage"),
-    bug(STAGE, "StageMachine._arrives", "place not in self._taken", "True", says="an array counts twice"),
+    bug(
+        STAGE,
+        "StageMachine._arrives",
+        "place not in self._taken.get((sender, tag.back), ())",
+        "True",
+        says="an array counts twice",
+    ),
     bug(STAGE, "StageMachine._arrives", "place.term >= self.term", "True"),
-    bug(STAGE, "StageMachine._misfit", "want not in (None, found)", "False", says="any shape fits"),
+    bug(STAGE, "StageMachine._misfit", "not fits(shape, expected)", "False", says="any shape fits"),
     bug(STAGE, "StageMachine._misfit", "len(waiting) >= 2 * self.depth", "False", says="no bound"),
     bug(STAGE, "StageMachine._answers", "self.version < each.version", "False"),
     bug(STAGE, "LeadingStage._enter", "self.lost.add(stage)", says="a loss is not noticed"),
@@ -302,7 +308,10 @@ PIPELINES = [
     bug(STAGE, "LeadingStage._vote", "message.batch == self._verdict.batch", "False"),
     bug("protocol/pipeline_schedule.py", "base_version", "target - 2", "target - 1"),
     bug(STAGE, "Question.wants_rest", "not isinstance(self.message, Snapshot)", "True"),
-    bug(STAGE, "StageMachine.take", "each.back != place.back", "False", says="an array may count twice"),
+    bug(
+        STAGE, "StageMachine.take", "self.depth * len(self.routes) + self.depth", "1", says="all but one may"
+    ),
+    bug("wire/peer.py", "Peer.receive", "self._asked[1:]", "[]", says="what follows a question is lost"),
     bug(STAGE, "LeadingStage.disconnected", "each[1].made", "False", says="what a stage has told is lost"),
     bug(
         STAGES, "StageReplica._pass_back", "not flight.examples", "False", says="each microbatch is a version"

@@ -112,6 +112,12 @@ def test_a_predicted_step_waits_for_the_slowest_stage_its_link_and_its_update():
     assert predicted_step_s(stages, PipelineShape(Schedule.ONE_F_ONE_B, 2, [StageLink(1)], trained_s=1)) == 45
 
 
+def test_the_latency_of_a_link_is_paid_once_each_way_and_not_by_each_array():
+    """Three microbatches, 1 s forward and back: they arrive at 11, 12, 13 s, are back at 25, 26, 27, and end at 28."""
+    link = StageLink(inf, latency_s=10)
+    assert predicted_step_s([part(1, 1)] * 2, PipelineShape(Schedule.GPIPE, 3, [link])) == 28
+
+
 def test_the_costs_of_a_stage_are_the_sums_of_its_parts_and_what_leaves_the_last():
     parts = [ModelCost(("a",), 1, 2, 3, 4, 5, 6), ModelCost(("b",), 10, 20, 30, 40, 50, None)]
     assert joined(parts) == ModelCost(("a", "b"), 11, 22, 33, 44, 55, None)

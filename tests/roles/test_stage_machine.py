@@ -15,6 +15,7 @@ from dtrain.messages import (
     EnterPipeline,
     NotReady,
     Over,
+    PipelineTerm,
     Pull,
     Refusal,
     Snapshot,
@@ -26,9 +27,9 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare, with_loss
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, with_loss
 from dtrain.state.fit_state import FitState
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 
 TASKS = (TaskId(Role.CHIEF, 0), TaskId(Role.WORKER, 0), TaskId(Role.WORKER, 1))
 HASH = "plan"
@@ -60,8 +61,10 @@ def begun(stage=1, term=5, version=10):
 
 
 def tensor(microbatch=0, *, term=5, batch=3, back=False, values=(1.0, 2.0), **changed):
-    fields = {"shape": (1, len(values)), "edge": 1 if back else 0, **changed}
-    message = StageTensor(term=term, batch=batch, microbatch=microbatch, back=back, **fields)
+    fields = {"shape": (1, len(values)), "mask": (), "edge": 1 if back else 0, **changed}
+    shape, mask, edge = (fields.pop(name) for name in ("shape", "mask", "edge"))
+    tag = ArrayTag(batch, microbatch, edge, back)
+    message = StageTensor(term=term, tag=tag, shapes=(shape, mask) if mask else (shape,), **fields)
     return message, [np.array(values, np.float32)]
 
 
@@ -71,7 +74,7 @@ def said(sends):
 
 def test_an_array_counts_once_however_often_it_comes():
     machine, _ = begun()
-    place = Place(5, 3, False, 0, 0, TASKS[0])
+    place = Place(5, ArrayTag(3, 0, 0), TASKS[0])
     for _ in range(2):
         assert said(machine.receive("a", TASKS[0], *tensor())) == [("a", Acknowledged)]
     [found] = machine.take(place)
@@ -84,7 +87,7 @@ def test_a_mask_comes_with_its_array():
     machine, _ = begun()
     message, blocks = tensor(mask=(1, 2))
     machine.receive("a", TASKS[0], message, [*blocks, np.array([True, False])])
-    array, mask = machine.take(Place(5, 3, False, 0, 0, TASKS[0]))
+    array, mask = machine.take(Place(5, ArrayTag(3, 0, 0), TASKS[0]))
     assert (array.shape, mask.tolist()) == ((1, 2), [[True, False]])
 
 
@@ -150,7 +153,7 @@ def test_a_neighbour_is_at_most_so_many_arrays_ahead_as_the_order_of_the_stages_
     [send] = machine.receive("a", TASKS[0], *tensor(3, term=6))
     assert "more than the 6 arrays that wait here, of at most 3 in a term" in send.message.reason
     assert said(machine.receive("a", TASKS[2], *tensor(0, back=True))) == [("a", Acknowledged)]
-    machine.take(Place(5, 3, False, 0, 0, TASKS[0]))
+    machine.take(Place(5, ArrayTag(3, 0, 0), TASKS[0]))
     assert said(machine.receive("a", TASKS[0], *tensor(3, term=6))) == [("a", Acknowledged)]
 
 
@@ -158,11 +161,12 @@ def test_what_comes_of_a_later_term_waits_for_it_and_of_an_earlier_one_is_droppe
     machine, held = begun()
     machine.receive("a", TASKS[0], *tensor(term=4))
     machine.receive("a", TASKS[0], *tensor(term=6, batch=9))
+    assert [place.term for place in machine.arrived] == [6]
     assert said(machine.receive("b", TASKS[0], VoidTerm(term=5), ())) == [("b", Acknowledged)]
     assert machine.is_over
     machine.begin(1, 6, 8, held.stage(), CHAIN)
     assert not machine.is_over
-    assert machine.take(Place(6, 9, False, 0, 0, TASKS[0])) is not None
+    assert machine.take(Place(6, ArrayTag(9, 0, 0), TASKS[0])) is not None
     assert not machine.arrived
 
 
@@ -193,7 +197,7 @@ def leading():
         assert (
             machine.receive(f"e{stage}", TASKS[stage], EnterPipeline(generation=1, plan_hash=HASH), ()) == []
         )
-    shares = [TermShare(FitState(version=stage), (), ()) for stage in range(3)]
+    shares = [(PipelineTerm(state=FitState(version=stage), term=5), []) for stage in range(3)]
     sends = machine.give(5, shares)
     assert [(send.caller, send.message.state.version) for send in sends] == [("e1", 1), ("e2", 2)]
     machine.begin(1, 5, 0, held.stage(), CHAIN)
@@ -244,7 +248,7 @@ def test_another_model_is_refused_and_a_call_of_fit_that_has_not_begun_waits():
     assert machine.receive("b", TASKS[1], EnterPipeline(generation=2, plan_hash="next"), ()) == []
     assert not machine.is_over
     machine.expect(2, "next")
-    assert machine.entered == {1: "b"}
+    assert machine.waiting_with(EnterPipeline) == {1: "b"}
 
 
 def test_all_hear_the_end_once_all_have_made_the_last_step():
@@ -319,13 +323,16 @@ def test_a_stage_that_is_ahead_answers_with_what_it_has_marked():
 
 
 def test_what_comes_back_leaves_known_what_has_come_forward():
-    """A stage sends an array again if its connection breaks before the answer."""
+    """A stage sends arrays again if its connection breaks before the answers; of two batches, where they follow at once."""
     machine, _ = begun()
-    machine.receive("a", TASKS[0], *tensor(batch=4))
-    assert machine.take(Place(5, 4, False, 0, 0, TASKS[0])) is not None
+    several = [(batch, number) for batch in (4, 5) for number in range(4)]
+    for batch, number in several:
+        machine.receive("a", TASKS[0], *tensor(number, batch=batch))
+        assert machine.take(Place(5, ArrayTag(batch, number, 0), TASKS[0])) is not None
     machine.receive("c", TASKS[2], *tensor(batch=3, back=True))
-    assert machine.take(Place(5, 3, True, 0, 1, TASKS[2])) is not None
-    machine.receive("a", TASKS[0], *tensor(batch=4))
+    assert machine.take(Place(5, ArrayTag(3, 0, 1, True), TASKS[2])) is not None
+    for batch, number in several:
+        machine.receive("a", TASKS[0], *tensor(number, batch=batch))
     assert not machine.arrived
 
 
@@ -334,7 +341,7 @@ def test_a_stage_notes_the_version_of_a_batch_in_an_asynchronous_pipeline_alone(
     machine, _ = begun()
     for batch in range(3, 9):
         machine.receive("a", TASKS[0], *tensor(batch=batch))
-        assert machine.take(Place(5, batch, False, 0, 0, TASKS[0])) is not None
+        assert machine.take(Place(5, ArrayTag(batch, 0, 0), TASKS[0])) is not None
     assert not machine.noted
     machine.receive("a", TASKS[0], *tensor(batch=9, version=0))
     assert machine.noted == {9: (0, False)}

@@ -130,18 +130,18 @@ class StagesInMemory:
         parts = self._parts(stage)
         if stage:
             return enter(parts.driver, 1, hash_of(self.problem), lambda begins: parts)
-        parts.driver.gather(1, hash_of(self.problem), 1, END_S, voids=False)
+        term = parts.driver.gather(1, hash_of(self.problem), 0, END_S, voids=False)
         asked = self.problem.asked(1, parts.plan, UNCUT, sync=False)
         start = fresh(asked, parts.plan, self.problem.initial_values())
         start = start.going_on(UNCUT, self.problem.max_steps, sync=False)
         if self.folder is None:
-            return LeadingTraining(parts, start, lambda: start, lambda: None)
+            return LeadingTraining(parts, start, term, lambda: start, lambda: None)
 
         def saved():
             found = restored(self.folder, parts.plan, asked, by_server=False)
             return found.going_on(UNCUT, self.problem.max_steps, sync=False)
 
-        training = LeadingTraining(parts, start, saved, lambda: None)
+        training = LeadingTraining(parts, start, term, saved, lambda: None)
         section = CheckpointSection(every_steps=1, keep=100)
         calls = Beginnings(section, self.folder, parts.reporter)
         training.saver = calls.keeper(training.state, parts.reporter, section, END_S)

@@ -11,7 +11,7 @@ from row_by_row import NIGHT, by_night
 from strategies.stages_in_memory import END_S, StagesInMemory
 
 from dtrain.checkpoints import list_checkpoints, open_checkpoint
-from dtrain.learning.graphs.stages import StageNetwork, StageRange, segments_of
+from dtrain.learning.graphs.stages import StageNetwork, StageStep, segments_of
 from dtrain.learning.losses import CategoricalCrossentropy, MeanSquaredError
 from dtrain.learning.optimizers import SGD
 
@@ -34,10 +34,10 @@ def words_of(number):
 
 
 def whole_step(network, weights, x, y, loss, microbatches, words):
-    [segment] = segments_of([StageRange(0, len(network.graph.steps), None, None)], network.graph, [1])
+    [segment] = segments_of([range(len(network.graph.steps))], network.graph, [1])
     whole = StageNetwork(network, segment)
     gradients = {spec.name: np.empty(spec.shape, np.float32) for spec in whole.variables if spec.trainable}
-    step = whole.begin(weights, gradients, loss, words)
+    step = StageStep(whole, weights, gradients, loss, words)
     block = -(-len(x) // microbatches)
     for number, start in enumerate(range(0, len(x), block)):
         part = slice(start, start + block)

@@ -23,6 +23,7 @@ from dtrain.messages.replicas import Seat
 from dtrain.state.batch_cut import Dealt
 from dtrain.state.feed import DataFile, Feed
 from dtrain.state.fit_state import Contents
+from dtrain.state.stage_layout import ArrayTag
 from dtrain.variables import DTYPE_BYTES
 from dtrain.wire.frames import CHUNK_BYTES, UNKNOWN, Frame, FrameDecoder, Limits, encode
 
@@ -110,6 +111,8 @@ FIELDS = {
     tuple[TaskStatus, ...]: st.lists(STATUSES, max_size=3).map(tuple),
     tuple[tuple[int, int, int], ...]: st.lists(TRIPLES, max_size=3).map(tuple),
     tuple[int, float]: st.tuples(INTS, FLOATS),
+    ArrayTag: st.builds(ArrayTag, INTS, INTS, INTS, st.booleans()),
+    tuple[tuple[int, ...], ...]: st.lists(st.lists(INTS, max_size=3).map(tuple), max_size=3).map(tuple),
     tuple[int, ...]: st.lists(INTS, max_size=3).map(tuple),
     tuple[int, int, int]: TRIPLES,
     tuple[int, tuple[int, ...]]: BATCHES,

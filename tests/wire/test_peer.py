@@ -115,6 +115,19 @@ def test_a_question_is_said_again_with_its_blocks_until_it_is_answered_and_no_lo
     assert peer.channel is None, "nothing is unanswered, so nothing is opened again"
 
 
+def test_questions_that_follow_each_other_are_said_again_in_their_order_but_for_those_that_are_answered(to):
+    first, second = Line(ANSWER, LOST), Line(ANSWER, ANSWER, LOST)
+    peer = to(first, second)
+    peer.open(1.0)
+    for block in "abc":
+        peer.send(QUESTION, [block], follows=True)
+    assert [peer.receive().message for _ in range(3)] == [ANSWER] * 3
+    assert first.sent == [(QUESTION, "a"), (QUESTION, "b"), (QUESTION, "c")]
+    assert second.sent == [(QUESTION, "b"), (QUESTION, "c")]
+    with pytest.raises(PeerLostError, match="lost ps:0"):
+        peer.receive()
+
+
 def test_before_each_attempt_to_open_it_again_there_is_a_pause(to, clock):
     peer = to(Line(LOST), Line(LOST), Line(ANSWER))
     peer.open(1.0)

@@ -6,6 +6,7 @@ Everything says its term, and nothing of another term counts. A batch is named b
 
 from dtrain.messages.message import Message
 from dtrain.state.fit_state import FitState, Sums
+from dtrain.state.stage_layout import ArrayTag
 
 
 class EnterPipeline(Message, frozen=True, gc=False, kw_only=True):
@@ -36,7 +37,9 @@ class PipelineTerm(Message, frozen=True, gc=False, kw_only=True):
 
 
 class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
-    """Leader to stage: no term up to this one counts any more; also the answer to a vote in such a term."""
+    """Leader to stage: no term up to this one counts any more; also the answer to a vote, or to who waits for
+    the end of the call of `fit`, in such a term.
+    """
 
     term: int
 
@@ -49,25 +52,19 @@ class LinkProbe(Message, frozen=True, gc=False, kw_only=True):
 
 
 class StageTensor(Message, frozen=True, gc=False, kw_only=True):
-    """Stage to another one, what a microbatch leaves there; or the way back, the gradient by it (`back`).
+    """Stage to another one, what a microbatch leaves there; or the way back, the gradient by it.
 
     Blocks: the array, flat; then its mask, if it has one.
 
     Attributes:
-        edge: which array of the model, by its place among those that travel.
-        shape: of the array.
-        mask: of the mask; empty: there is none.
+        shapes: of the array, and of its mask.
         version: forward, of an asynchronous pipeline: the one that stage 0 has used; None: of another one.
         marks: forward: a stage remembers for a checkpoint what it has after this batch.
     """
 
     term: int
-    batch: int
-    microbatch: int
-    edge: int
-    back: bool
-    shape: tuple[int, ...]
-    mask: tuple[int, ...] = ()
+    tag: ArrayTag
+    shapes: tuple[tuple[int, ...], ...]
     version: int | None = None
     marks: bool = False
 

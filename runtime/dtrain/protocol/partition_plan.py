@@ -125,10 +125,9 @@ def predicted_step_s(stages: Sequence[ModelCost], pipeline: PipelineShape) -> fl
                 if 0 <= target <= last:
                     edge = min(stage, target)
                     link = pipeline.links[edge]
-                    # The array before must have been answered.
-                    idle_s[stage] = sent_s = max(end_s, free_s.get((back, edge), 0.0))
-                    ready_s[back, number, target] = there_s = sent_s + link.seconds(stages[edge])
-                    free_s[back, edge] = there_s + link.latency_s
+                    there_s = max(end_s, free_s.get((back, edge), 0.0)) + link.seconds(stages[edge])
+                    ready_s[back, number, target] = there_s
+                    free_s[back, edge] = there_s - link.latency_s
                 elif not back:
                     ready_s[True, number, stage] = end_s
     return max(s + pipeline.trained_s * each.trained_bytes for s, each in zip(idle_s, stages, strict=True))

@@ -37,16 +37,26 @@ class Edge(NamedTuple):
     target: int
 
 
+class ArrayTag(NamedTuple):
+    """The name of an array that travels, within a term; `back` is the gradient by what went forward."""
+
+    batch: int
+    microbatch: int
+    edge: int
+    back: bool = False
+
+
 class ArrayRoute(NamedTuple):
     """The way of an array: the tasks that send it, microbatches in turn, and those that receive it."""
 
     sources: tuple[int, ...]
     targets: tuple[int, ...]
 
-    def ends(self, microbatch: int) -> tuple[int, int]:
-        """Return who sends a microbatch, and who receives it."""
-        sources, targets = self.sources, self.targets
-        return sources[microbatch % len(sources)], targets[microbatch % len(targets)]
+    def ends(self, microbatch: int, *, back: bool = False) -> tuple[int, int]:
+        """Return who sends a microbatch, and who receives it; on its way `back` it is the other way round."""
+        ways = (self.targets, self.sources) if back else (self.sources, self.targets)
+        sender, receiver = (tasks[microbatch % len(tasks)] for tasks in ways)
+        return sender, receiver
 
 
 class StageLayout:
@@ -103,10 +113,11 @@ class StageLayout:
         """Return the places of a task's segments."""
         return [place for place, each in enumerate(self.segments) if task in each.tasks]
 
-    def first_of(self, task: int) -> tuple[int, int]:
-        """Return the route and the microbatch of what a task that does not lead hears first of a batch."""
+    def first_of(self, task: int, batch: int) -> ArrayTag:
+        """Return what a task that does not lead hears first of a batch."""
         edges = self.into[self.of(task)[0]]
-        return (edges[0], self.replicas_of(task).index(task)) if edges else (self.starts[task], 0)
+        microbatch = self.replicas_of(task).index(task) if edges else 0
+        return ArrayTag(batch, microbatch, edges[0] if edges else self.starts[task])
 
     def replicas_of(self, task: int) -> tuple[int, ...]:
         """Return the tasks that compute what this one computes, itself among them."""

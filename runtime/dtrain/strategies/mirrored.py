@@ -21,7 +21,7 @@ from dtrain.strategies.cluster_task import ClusterTask
 from dtrain.strategies.control_hosting import ControlHosting
 from dtrain.strategies.in_process.thread_replicas import SharedTraining, ThreadReplica, ThreadsTraining
 from dtrain.strategies.in_process.training import LocalStrategy, LocalTraining
-from dtrain.strategies.interface import Ended, Problem, Training, TurnReplica, discard_rows
+from dtrain.strategies.interface import Ended, Problem, Strategy, Training, TurnReplica, discard_rows
 from dtrain.strategies.learned import LeaderLearns, spreads_over_hosts
 from dtrain.strategies.replicas.loops import Loops
 from dtrain.wire.channel import Channel
@@ -29,7 +29,24 @@ from dtrain.wire.channel import Channel
 ThreadsSection = MirroredSection | CentralStorageSection
 
 
-class ThreadsStrategy(LocalStrategy):
+class FollowedStrategy(Strategy):
+    """A strategy whose training an evaluator may follow from the place of its task."""
+
+    _place: "BesideEvaluator | None" = None
+    _followed = 0
+
+    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
+        self._followed += 1
+        if self._place is None:
+            return iter(())
+        return self._place.follow(pace, self._followed, ended)
+
+    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
+        if self._place is not None:
+            self._place.task.evaluated(global_step, metrics)
+
+
+class ThreadsStrategy(FollowedStrategy, LocalStrategy):
     """One process whose replicas are threads, and which leads; or the evaluator beside it."""
 
     devices: Sequence[str] = ()
@@ -46,7 +63,6 @@ class ThreadsStrategy(LocalStrategy):
     ) -> None:
         """Train by `training`, or follow what trains; without an `assignment` this is no task of a launch."""
         self._place = place
-        self._followed = 0
         if place is None:
             super().__init__(training, assignment, replicas=training.replicas)
             folder = self._beginnings.folder
@@ -87,18 +103,6 @@ class ThreadsStrategy(LocalStrategy):
         if self.evaluates:
             return Loops(self, ends="the evaluator ends: a loop of the program's own evaluates for itself")
         return Loops(self, self.num_replicas_in_sync, devices=self.devices, one_copy=self.one_copy)
-
-    # The evaluator
-
-    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
-        self._followed += 1
-        if self._place is None:
-            return iter(())
-        return self._place.follow(pace, self._followed, ended)
-
-    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        if self._place is not None:
-            self._place.task.evaluated(global_step, metrics)
 
     # The end
 

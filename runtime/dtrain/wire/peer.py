@@ -1,8 +1,8 @@
 """The one place where a connection that breaks is opened again.
 
 A `Peer` belongs to one thread of a driver and leads to one server. What it was asked to `send` and has not
-been answered is said again on the new connection; what it `tell`s is said once. The server recognises what it
-has heard before: see "exactly once" in docs/design/protocol.md.
+been answered is said again on the new connection, in its order; what it is to `notify` is said once. The
+server recognises what it has heard before: see "exactly once" in docs/design/protocol.md.
 
 Several peers of one thread may stand `together`. Then the thread that waits for one of them also opens
 another one again, whose connection breaks meanwhile with a question under way: in synchronous training the
@@ -58,7 +58,7 @@ class Peer:
         self._pause_s = pause_s
         self._greeting = greeting
         self._note = note
-        self._asked: tuple[AnyMessage, Sequence[Array]] | None = None
+        self._asked: list[tuple[AnyMessage, Sequence[Array]]] = []
         self._aborted: str | None = None
         self._opened_s = -math.inf
         self._patient_until_s: float | None = None
@@ -77,7 +77,7 @@ class Peer:
     def open(self, within_s: float) -> None:
         """Open the connection, or a new one; what was unanswered is not sent again."""
         self._drop()
-        self._asked = None
+        self._asked = []
         if self._aborted is None:
             self._adopt(self._connect(within_s))
         self._raise_if_aborted()
@@ -88,12 +88,13 @@ class Peer:
         blocks: Sequence[Array] = (),
         *,
         deadline: float | None = None,
+        follows: bool = False,
     ) -> None:
         """Ask a question; it is sent again on a new connection until it is answered, so its blocks must not
-        change. Raises a `PeerLostError` after the patience, or a `WaitTimeoutError` by a sooner deadline,
-        without a connection.
+        change. It takes the place of those that are unanswered, or `follows` them. Raises a `PeerLostError`
+        after the patience, or a `WaitTimeoutError` by a sooner deadline, without a connection.
         """
-        self._asked = message, blocks
+        self._asked = [*(self._asked if follows else ()), (message, blocks)]
         channel = self.channel
         if channel is None or channel is self._dead:
             self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
@@ -116,7 +117,7 @@ class Peer:
             while True:
                 while self._losses:
                     peer = self._losses.pop()
-                    if peer.channel is peer._dead and peer._asked is not None:
+                    if peer.channel is peer._dead and peer._asked:
                         peer._open_again(PeerLostError(f"lost {peer.name}"), deadline)
                 if (channel := self.channel) is None:
                     self._open_again(PeerLostError(f"{self.name} cannot be reached"), deadline)
@@ -126,7 +127,8 @@ class Peer:
                 except PeerLostError as error:
                     self._open_again(error, deadline)
                     continue
-                self._asked = self._patient_until_s = None
+                self._asked = self._asked[1:]
+                self._patient_until_s = None
                 return frame
         finally:
             self._waits = False
@@ -151,12 +153,12 @@ class Peer:
             channel.abort(reason)
 
     def close(self) -> None:
-        self._asked = None
+        self._asked = []
         self._drop()
 
     def _open_again(self, lost: PeerError, deadline: float | None) -> None:
         self._drop()
-        if self._asked is None and self._greeting is None:
+        if not self._asked and self._greeting is None:
             raise lost
         now_s = self._clock.now()
         # Breaking again and again without an answer, a server has no more time than if it were away.
@@ -194,13 +196,14 @@ class Peer:
             if self._greeting is not None:
                 for message in self._greeting():
                     channel.send(message)
-            elif self._asked is not None:
-                channel.send(*self._asked)
+            else:
+                for message, blocks in self._asked:
+                    channel.send(message, blocks)
 
     def _lost(self, channel: Channel) -> None:
         """From a thread of the transport: note that this connection is gone, and wake the waiting thread."""
         self._dead = channel  # before the question is looked at: `send` looks the other way round
-        if self._crew and self._asked is not None and channel is self.channel:
+        if self._crew and self._asked and channel is self.channel:
             self._losses.append(self)
             for other in self._crew:
                 if other is not self and other._waits:

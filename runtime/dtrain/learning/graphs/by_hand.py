@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dtrain.cluster import TaskId
 from dtrain.errors import SpecError
 from dtrain.learning.graphs.graph import Graph
+from dtrain.learning.graphs.stages import joined_segments
 from dtrain.learning.layers import InputLayer, Layer
 from dtrain.learning.layers.base import PLACE
 from dtrain.state.stage_layout import Segment
@@ -75,18 +76,8 @@ def segments_by_hand(graph: Graph, stages: Mapping[Layer, int], tasks: Sequence[
     for number, stage in stage_of.items():
         members.setdefault((level_of[number], stage), []).append(number)
     last = max((level_of[slot.step], -stage_of[slot.step]) for slot in graph.outputs)
-    found: list[Segment] = []
-    for level, stage in sorted(members, key=lambda key: (key[0], (key[0], -key[1]) == last, key[1])):
-        own = members[level, stage]
-        is_last = (level, -stage) == last
-        read = [slot for number in own for slot in graph.steps[number].inputs]
-        read += graph.outputs if is_last else ()
-        outside = (slot for slot in read if slot.step not in own and slot.step in stage_of)
-        found.append(Segment((stage,), tuple(own), tuple(dict.fromkeys(outside)), (), is_last))
-    needed = dict.fromkeys(slot for each in found for slot in each.entering)
-    return [
-        each._replace(leaving=tuple(slot for slot in needed if slot[0] in each.numbers)) for each in found
-    ]
+    ordered = sorted(members, key=lambda key: (key[0], (key[0], -key[1]) == last, key[1]))
+    return joined_segments(graph, [((stage,), members[level, stage]) for level, stage in ordered])
 
 
 def _places(graph: Graph, stages: Mapping[Layer, int]) -> tuple[dict[int, int], dict[int, int]]:

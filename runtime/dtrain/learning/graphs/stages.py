@@ -10,10 +10,11 @@ seen by the next microbatch, and gradients are added up in the order of the micr
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -30,18 +31,6 @@ from dtrain.types import Array, Arrays
 
 Crossing = tuple[Array, Array | None]
 """An array that enters or leaves, and its mask if it has one."""
-
-
-class StageRange(NamedTuple):
-    """The steps `start` to `stop` of a graph, and the outputs of steps that enter and leave.
-
-    None stands for the inputs and the outputs of the model.
-    """
-
-    start: int
-    stop: int
-    entering: Slot | None
-    leaving: Slot | None
 
 
 def obstacle(graph: Graph, position: int) -> str | None:
@@ -84,8 +73,9 @@ def leaving_at(graph: Graph, position: int) -> Slot | None:
     return None if obstacle(graph, position) else _crossing(graph, position)[0]
 
 
-def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
-    """Cut a graph in front of the layers of these names, of which the first one begins the model.
+def cut_before(graph: Graph, names: Sequence[str]) -> list[range]:
+    """Cut a graph in front of the layers of these names, of which the first one begins the model; return the
+    numbers of the steps of each stage, inputs of the model among them.
 
     Raises:
         SpecError: there is no such layer, or the graph cannot be cut there.
@@ -114,29 +104,29 @@ def cut_before(graph: Graph, names: Sequence[str]) -> list[StageRange]:
             raise SpecError(
                 f"stages: the stage that begins with {name} has no variables: join it with another"
             )
-    return _ranges(graph, places)
+    return [range(*each) for each in pairwise(places)]
 
 
-def _ranges(graph: Graph, places: Sequence[int]) -> list[StageRange]:
-    edges = [None, *(_crossing(graph, place)[0] for place in places[1:-1]), None]
-    return [
-        StageRange(start, stop, edges[index], edges[index + 1])
-        for index, (start, stop) in enumerate(pairwise(places))
-    ]
-
-
-def segments_of(ranges: Sequence[StageRange], graph: Graph, replicas: Sequence[int]) -> list[Segment]:
+def segments_of(ranges: Sequence[range], graph: Graph, replicas: Sequence[int]) -> list[Segment]:
     """Return the one segment of each stage of a chain of stages, of which each has so many replicas."""
-    first = [sum(replicas[:stage]) for stage in range(len(ranges))]
+    tasks = (tuple(range(stop - n, stop)) for n, stop in zip(replicas, accumulate(replicas), strict=True))
+    return joined_segments(graph, list(zip(tasks, ranges, strict=True)))
+
+
+def joined_segments(graph: Graph, parts: Sequence[tuple[tuple[int, ...], Sequence[int]]]) -> list[Segment]:
+    """Return segments, and what travels between them, from tasks and the numbers of their steps; the last one
+    has the outputs of the model.
+    """
+    found: list[Segment] = []
+    for place, (tasks, numbers) in enumerate(parts):
+        own, is_last = [n for n in numbers if graph.steps[n].inputs], place == len(parts) - 1
+        read = [slot for number in own for slot in graph.steps[number].inputs]
+        read += graph.outputs if is_last else ()
+        outside = (slot for slot in read if slot.step not in own and graph.steps[slot.step].inputs)
+        found.append(Segment(tasks, tuple(own), tuple(dict.fromkeys(outside)), (), is_last))
+    needed = dict.fromkeys(slot for each in found for slot in each.entering)
     return [
-        Segment(
-            tuple(range(start, start + n)),
-            tuple(number for number in range(each.start, each.stop) if graph.steps[number].inputs),
-            () if each.entering is None else (each.entering,),
-            () if each.leaving is None else (each.leaving,),
-            each.leaving is None,
-        )
-        for start, n, each in zip(first, replicas, ranges, strict=True)
+        each._replace(leaving=tuple(slot for slot in needed if slot[0] in each.numbers)) for each in found
     ]
 
 
@@ -166,19 +156,7 @@ class StageGraph(Graph):
             steps.append(LayerStep(InputLayer(input_shape=shape), "entering", shapes=[shape]))
         for number in chosen:
             each = whole.steps[number]
-            inputs = tuple(places[slot] for slot in each.inputs)
-            steps.append(
-                LayerStep(
-                    each.layer,
-                    each.path,
-                    inputs,
-                    each.training,
-                    each.arguments,
-                    each.shapes,
-                    each.weights,
-                    each.trained,
-                )
-            )
+            steps.append(replace(each, inputs=tuple(places[slot] for slot in each.inputs)))
         self.numbers = [*[-1] * n, *chosen]
         self.read = [place for place, step in enumerate(whole.inputs) if whole.steps.index(step) in chosen]
         self.uses = self.leaving = ()
@@ -206,53 +184,40 @@ class StageNetwork(Network):
         super().__init__(StageGraph(whole.graph, segment))
         self.segment = segment
         self._whole = whole
-        self._more: dict[str, Array] = {}
+        self._more: Arrays = {}
 
     @property
     def is_last(self) -> bool:
         return self.segment.is_last
 
-    def begin(
-        self,
-        weights: Arrays,
-        gradients: Arrays,
-        loss: Losses,
-        entropy: Sequence[int],
-        *,
-        penalises: bool = True,
-    ) -> "StageStep":
-        """Return a step in which no microbatch is under way; see `StageStep`."""
-        own = {spec.name: gradients[spec.name] for spec in self.variables if spec.name in gradients}
-        if self._more.keys() != own.keys():
-            self._more = {name: np.empty_like(array) for name, array in own.items()}
-        heads, stand_ins = self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
-        return StageStep(self, weights, (own, self._more), (heads, stand_ins), entropy, penalises)
+    def heads(self, loss: Losses) -> tuple[Sequence[Head], Mapping[int, Layer]]:
+        """Return the model's outputs and their losses, if they are here, and layers that replace others."""
+        return self._heads(loss) if self.is_last else ([], self.graph.stand_ins)
+
+    def more(self, gradients: Arrays) -> Arrays:
+        """Return memory for gradients that are added to these, the same in each step."""
+        if self._more.keys() != gradients.keys():
+            self._more = {name: np.empty_like(array) for name, array in gradients.items()}
+        return self._more
 
     def run(
-        self,
-        weights: Arrays,
-        stand_ins: Mapping[int, Layer],
-        x: Any,
-        entering: Sequence[Crossing],
-        how: Going,
+        self, weights: Arrays, layers: Mapping[int, Layer], how: Going, x: Any, entering: Sequence[Crossing]
     ) -> Pass:
-        run = Pass(self.graph, self._scratch, weights, stand_ins, how)
+        run = Pass(self.graph, self._scratch, weights, layers, how)
         given = self._whole.entering(x) if self.graph.read else []
         arrays = [*(array for array, _ in entering), *(given[place] for place in self.graph.read)]
         run.forward(arrays, [mask for _, mask in entering])
         return run
 
-    def lost(
+    def given(
         self, heads: Sequence[Head], run: Pass, y: Any, sample_weight: Any
-    ) -> Iterator[tuple[str, Head, float, Array | None]]:
-        """Yield for each output its name, its head, its loss, and the gradient of the weighted loss by it."""
-        given = self._given(heads, run, y, sample_weight)
-        for name, (head, each) in zip(self.output_names, given, strict=True):
-            yield name, head, *head.value_and_gradient(*each)
+    ) -> Iterator[tuple[str, tuple[Head, tuple[Any, Array, Any]]]]:
+        """Yield for each output its name, its head, and what its loss is computed from."""
+        yield from zip(self.output_names, self._given(heads, run, y, sample_weight), strict=True)
 
 
 class StageStep:
-    """One step of one stage: microbatches go forward and back in their order, several of them in flight.
+    """One step of one segment: microbatches go forward and back in their order, several of them in flight.
 
     A microbatch has a `share` of the examples of its batch, and the same of the gradient of a mean over them.
     """
@@ -261,24 +226,26 @@ class StageStep:
         self,
         network: StageNetwork,
         weights: Arrays,
-        gradients: tuple[Arrays, Arrays],
-        heads: tuple[Sequence[Head], Mapping[int, Layer]],
+        gradients: Arrays,
+        loss: Losses,
         entropy: Sequence[int],
-        penalises: bool,
+        *,
+        penalises: bool = True,
     ) -> None:
-        """Begin.
+        """Begin with no microbatch under way.
 
         Args:
-            weights: the variables of this stage, by name.
-            gradients: arrays for each that is trained: the first ones are overwritten by the gradient.
-            heads: of the outputs of the model; none where this is not the last stage.
+            weights: the variables of this segment, by name, perhaps among others.
+            gradients: arrays for each that is trained, which the gradient overwrites.
             entropy: the words from which the chance of this step follows.
             penalises: whether the penalties on weights count here, of the replicas of a stage.
         """
         self._network = network
         self._weights = weights
-        self._gradients, self._more = gradients
-        self._heads, self._stand_ins = heads
+        names = [spec.name for spec in network.variables]
+        self._gradients = {name: gradients[name] for name in names if name in gradients}
+        self._more = network.more(self._gradients)
+        self._heads, self._stand_ins = network.heads(loss)
         self._entropy = entropy
         self._updates: dict[str, Array] = {}
         self._flying: dict[int, tuple[Pass, float]] = {}
@@ -296,14 +263,10 @@ class StageStep:
             x: the inputs of the model, whole.
             entering: what other segments have returned, in the order of `Segment.entering`.
         """
-        how = Going(
-            True,
-            self._chance(microbatch, -1),
-            reached=range(len(entering)),
-            chance_of=partial(self._chance, microbatch),
-        )
+        chance_of = partial(self._chance, microbatch)
+        how = Going(True, chance_of(-1), reached=range(len(entering)), chance_of=chance_of)
         weights = {**self._weights, **self._updates} if self._updates else self._weights
-        run = self._network.run(weights, self._stand_ins, x, entering, how)
+        run = self._network.run(weights, self._stand_ins, how, x, entering)
         self._updates.update({name: np.array(value) for name, value in run.state_updates().items()})
         self._flying[microbatch] = run, share
         return list(zip(run.outputs, run.masks, strict=True))
@@ -312,7 +275,8 @@ class StageStep:
         """Return the gradients by the outputs of the model, and keep its losses; in the last stage."""
         run, share = self._flying[microbatch]
         upstream: list[Array | None] = []
-        for name, head, loss, gradient in self._network.lost(self._heads, run, y, sample_weight):
+        for name, (head, given) in self._network.given(self._heads, run, y, sample_weight):
+            loss, gradient = head.value_and_gradient(*given)
             upstream.append(gradient)
             if head.loss is None:
                 continue

@@ -5,6 +5,7 @@ the machine takes a message and while what it answers is copied. Connections to 
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from threading import Condition
@@ -15,7 +16,14 @@ import numpy as np
 from dtrain.cluster import ClusterSpec, TaskId
 from dtrain.control.interface import Send
 from dtrain.control.roster import obstacle
-from dtrain.errors import CallsDifferError, DtrainError, PeerError, PeerLostError, PeerRefusedError
+from dtrain.errors import (
+    CallsDifferError,
+    DtrainError,
+    PeerError,
+    PeerLostError,
+    PeerRefusedError,
+    WaitTimeoutError,
+)
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -44,9 +52,9 @@ from dtrain.messages import (
 )
 from dtrain.process.clock import LOOK_S, SYSTEM
 from dtrain.protocol.partition_plan import StageLink
-from dtrain.roles.stage.machine import HeldStage, LeadingStage, Place, StageMachine, TermShare
+from dtrain.roles.stage.machine import HeldStage, LeadingStage, StageMachine
 from dtrain.runs.reporting import Reporter
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 from dtrain.types import Array, Blocks, Shape
 from dtrain.wire.channel import Answer, Caller
 from dtrain.wire.connecting import ConnectTask
@@ -62,6 +70,8 @@ PROBES = 5
 """How often the shortest time to a stage and back is sought; the first time opens the connection."""
 LEAST_PROBE, MOST_PROBE, PROBE_S, SHORTEST_S = 1 << 14, 1 << 22, 0.05, 1e-6
 """The numbers that measure a connection, and the seconds for which they are to be on their way."""
+UNHEARD_MAX = 64
+"""The most arrays on a connection that are not acknowledged yet: a socket holds so many answers."""
 VOID_S = 2.0
 """How long a stage may take to hear that a term is over, before the next one is told."""
 
@@ -110,7 +120,7 @@ class StageDriver:
         self._entering: Peer | None = None
         self._peers: dict[tuple[str, int], Peer] = {}
         self._moved = (0, 0)
-        self._unanswered: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._unanswered: dict[tuple[str, int], deque[ArrayTag | int]] = {}
         self._widest_bytes = self._gradient_bytes = 0
 
     # The handler
@@ -132,10 +142,8 @@ class StageDriver:
         sender = TaskId.parse(caller.hello.task)
         reason = obstacle(frame.message, sender, self._cluster)
         with self.cond:
-            if reason is not None:
-                self.carry_out([Send(caller, Refusal(reason=reason))])
-            else:
-                self.carry_out(self.machine.receive(caller, sender, frame.message, frame.blocks))
+            refused = [] if reason is None else [Send(caller, Refusal(reason=reason))]
+            self.carry_out(refused or self.machine.receive(caller, sender, frame.message, frame.blocks))
             if self.machine.is_over:
                 self._break("the term is over")
             self.cond.notify_all()
@@ -200,25 +208,22 @@ class StageDriver:
         with self.cond:
             self.carry_out(self.machine.reached(version, marks=marks))
 
-    def comes(self, batch: int, microbatch: int, edge: int, begun: int, *, rests: bool) -> bool:
+    def comes(self, tag: ArrayTag, begun: int, *, rests: bool) -> bool:
         """Wait for the first array of a batch; False: it does not come before version `begun` is made.
 
         It is not asked whether that is so if this stage `rests`.
         """
         machine = self.machine
-        sender, _ = machine.routes[edge].ends(microbatch)
-        place = Place(machine.term, batch, False, microbatch, edge, machine.tasks[sender])
+        place = machine.place_of(tag)
 
         def found() -> bool | None:
             if place in machine.arrived:
                 return True
             return False if not rests and machine.rests_at(begun) else None
 
-        return self.wait(found, sender)
+        return self.wait(found, place.sender)
 
-    def take(
-        self, batch: int, microbatch: int, edge: int, *, back: bool, rows: int | None = None
-    ) -> Sequence[Array]:
+    def take(self, tag: ArrayTag, rows: int | None = None) -> Sequence[Array]:
         """Wait for an array of another stage, of so many examples, and its mask if it has one.
 
         Raises:
@@ -227,69 +232,46 @@ class StageDriver:
             CallsDifferError: the neighbour reads other batches.
         """
         machine = self.machine
-        sender = machine.routes[edge].ends(microbatch)[back]
-        place = Place(machine.term, batch, back, microbatch, edge, machine.tasks[sender])
-        if back and self._unanswered.get(("forward", sender)) == (batch, microbatch, edge):
-            self._hear(("forward", sender))  # of what was refused no gradient comes
-        found = self.wait(lambda: machine.take(place), sender)
+        place = machine.place_of(tag)
+        if tag.back:  # of what was refused no gradient comes, and backward overwrites what has left
+            self._hear(("forward", machine.tasks.index(place.sender)), tag._replace(back=False))
+        found = self.wait(lambda: machine.take(place), place.sender)
         if rows is not None and len(found[0]) != rows:
             raise CallsDifferError(
-                f"{machine.tasks[sender]} has {len(found[0])} examples in microbatch {microbatch} of "
-                f"batch {batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads "
-                "the same batches"
+                f"{place.sender} has {len(found[0])} examples in microbatch {tag.microbatch} of batch "
+                f"{tag.batch}, {machine.tasks[machine.stage]} has {rows}: every task of a pipeline reads the "
+                "same batches"
             )
         self._widest_bytes = max(self._widest_bytes, sum(each.nbytes for each in found))
         return found
 
     def send(
-        self,
-        batch: int,
-        microbatch: int,
-        edge: int,
-        *,
-        back: bool,
-        arrays: Sequence[Array | None],
-        noted: tuple[int | None, bool],
+        self, tag: ArrayTag, arrays: Sequence[Array | None], version: int | None, *, marks: bool
     ) -> None:
-        """Send an array, and its mask if it has one, to another stage, once it has heard the one before.
+        """Send an array, and its mask if it has one, to another stage; see `_tell`.
 
         The arrays must not change before it has answered.
         """
-        machine = self.machine
-        place = ("back" if back else "forward", machine.routes[edge].ends(microbatch)[not back])
-        given = [array for array in arrays if array is not None]
-        shapes = [array.shape for array in given]
-        message = StageTensor(
-            term=machine.term,
-            batch=batch,
-            microbatch=microbatch,
-            edge=edge,
-            back=back,
-            shape=shapes[0],
-            mask=shapes[1] if len(shapes) > 1 else (),
-            version=noted[0],
-            marks=noted[1],
-        )
-        blocks = [np.ascontiguousarray(array).reshape(-1) for array in given]
-        self._tell(place, message, blocks, (batch, microbatch, edge))
+        term, given = self.machine.term, [np.ascontiguousarray(each) for each in arrays if each is not None]
+        shapes = tuple(array.shape for array in given)
+        message = StageTensor(term=term, tag=tag, shapes=shapes, version=version, marks=marks)
+        _, to = self.machine.routes[tag.edge].ends(tag.microbatch, back=tag.back)
+        blocks = [array.reshape(-1) for array in given]
+        self._tell(("back" if tag.back else "forward", to), message, tag, blocks)
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
-        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`.
-
-        Where the version is made already, the verdict is this stage's own.
-        """
-        if message.made:
-            self._tell(("made", 0), message)
-            made = StageVerdict(term=message.term, batch=message.batch, applied=True, loss=message.loss)
-            return made, None
+        """Tell the leader that a gradient is complete, and wait for its verdict; raise as `take`."""
         self._ask(("vote", 0), message)
-        for place in [each for each in self._unanswered if each[0] == "back"]:
-            self._hear(place)
+        self._hear_all()
         said = self._answer(("vote", 0), StageVerdict).message
         assert isinstance(said, StageVerdict)
         if (said.term, said.batch) != (message.term, message.batch):
             raise PeerRefusedError(f"the leader has decided batch {said.batch}, not {message.batch}")
         return said, None
+
+    def tell(self, message: StageVote) -> None:
+        """Tell the leader that a version is made; raise as `take`."""
+        self._tell(("made", 0), message, message.batch)
 
     def enter(self, generation: int, plan_hash: str) -> Frame:
         """Ask the leader for variables; return its `PipelineTerm` or `Over`."""
@@ -304,6 +286,7 @@ class StageDriver:
         """Wait until the last step is saved; return a `Conclude` with all values, or raise as `take`."""
         machine = self.machine
         self._ask(("vote", 0), _pull(machine, concluded=True))
+        self._hear_all()
         return self._answer(("vote", 0), Conclude)
 
     def leaves(self, within_s: float) -> None:
@@ -312,14 +295,20 @@ class StageDriver:
 
     def linger(self) -> None:
         """Serve until the leader needs this stage no more, or is gone."""
-        peer = self._new_peer(0, LOOK_S)
+        self._say(0, _pull(self.machine, concluded=True), LOOK_S, self.deadline_s or SYSTEM.now())
+
+    def _say(self, stage: int, message: AnyMessage, patience_s: float, until_s: float) -> None:
+        """Tell another stage something on a connection of its own, if it can be reached."""
+        peer = self._new_peer(stage, patience_s)
         with contextlib.suppress(DtrainError):
-            peer.ask(_pull(self.machine, concluded=True), self.deadline_s or SYSTEM.now())
+            peer.ask(message, until_s)
         peer.close()
 
     # Questions, and the waits for them
 
-    def _ask(self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = ()) -> None:
+    def _ask(
+        self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), *, follows: bool = False
+    ) -> None:
         """Ask another stage something, for one purpose, each of which has a connection for one thread."""
         with self.cond:
             if self.failure is not None or self.machine.is_over:
@@ -327,30 +316,38 @@ class StageDriver:
             if place not in self._peers:
                 self._peers[place] = self._new_peer(place[1])
         with self._within_term():
-            self._peers[place].send(message, blocks, deadline=self.deadline_s)
+            self._peers[place].send(message, blocks, deadline=self.deadline_s, follows=follows)
 
     def _tell(
-        self, place: tuple[str, int], message: AnyMessage, blocks: Blocks = (), what: tuple[int, ...] = ()
+        self, place: tuple[str, int], message: AnyMessage, what: ArrayTag | int, blocks: Blocks = ()
     ) -> None:
-        """Tell another stage something, once it has heard what was told there before."""
-        self._hear(place)
-        self._ask(place, message, blocks)
-        self._unanswered[place] = what
+        """Tell another stage something; what waits there for an acknowledgement is no more than credits."""
+        told = self._unanswered.setdefault(place, deque())
+        if len(told) >= min(self.machine.depth, UNHEARD_MAX):
+            self._hear(place, told[0])
+        self._ask(place, message, blocks, follows=bool(told))
+        told.append(what)
 
-    def _hear(self, place: tuple[str, int]) -> None:
-        """Wait until what was told there last is acknowledged; a refusal is a `PeerRefusedError`."""
-        if place in self._unanswered:
-            self._answer(place, Acknowledged)
+    def _hear(self, place: tuple[str, int], what: ArrayTag | int, until_s: float | None = None) -> None:
+        """Wait until this is acknowledged, if it was told there; a refusal is a `PeerRefusedError`."""
+        told = self._unanswered.get(place, deque())
+        while what in told:
+            self._answer(place, Acknowledged, until_s)
+            told.popleft()
 
-    def _answer(self, place: tuple[str, int], kind: type[AnyMessage]) -> Frame:
+    def _hear_all(self, until_s: float | None = None) -> None:
+        for place, told in self._unanswered.items():
+            while told:
+                self._hear(place, told[-1], until_s)
+
+    def _answer(self, place: tuple[str, int], kind: type[AnyMessage], until_s: float | None = None) -> Frame:
         """Return the answer to what was asked there; raise as `take`."""
-        self._unanswered.pop(place, None)
         with self._within_term():
-            return self._received(self._peers[place], kind)
+            return self._received(self._peers[place], kind, until_s=until_s)
 
-    def _received(self, peer: Peer, *kinds: type[AnyMessage]) -> Frame:
+    def _received(self, peer: Peer, *kinds: type[AnyMessage], until_s: float | None = None) -> Frame:
         self._reporter.waiting(peer.name)
-        frame = peer.receive(deadline=self.deadline_s)
+        frame = peer.receive(deadline=until_s or self.deadline_s)
         self._reporter.waiting(None)
         if isinstance(frame.message, kinds):
             return frame
@@ -375,23 +372,34 @@ class StageDriver:
                 self.check()
             raise
 
-    def wait(self, found: Callable[[], T | None], whom: int) -> T:
+    def wait(self, found: Callable[[], T | None], whom: TaskId) -> T:
         """Wait until something is there; see `take`."""
-        machine = self.machine
         with self.cond:
             if (result := found()) is not None:
                 return result
-            self._reporter.waiting(machine.tasks[whom])
-            begun_s = SYSTEM.now()
-            try:
-                while (result := found()) is None:
-                    self.check()
-                    self.look_for_lost(SYSTEM.now() - begun_s)
-                    self.look_for_end()
-                    self.cond.wait(LOOK_S)
-                return result
-            finally:
-                self._reporter.waiting(None)
+        begun_s = heard_s = SYSTEM.now()
+        self._reporter.waiting(whom)
+        try:
+            while True:
+                with self.cond:
+                    while (result := found()) is None:
+                        self.check()
+                        self.look_for_lost(SYSTEM.now() - begun_s)
+                        self.look_for_end()
+                        if not self.cond.wait(LOOK_S):
+                            break
+                    else:
+                        return result
+                # What was lost with a connection is said again, for another stage may wait for it.
+                try:
+                    self._hear_all(SYSTEM.now() + LOOK_S)
+                    heard_s = SYSTEM.now()
+                    self._reporter.waiting(whom)
+                except (WaitTimeoutError, PeerLostError):
+                    if SYSTEM.now() - heard_s >= self.patience_s + 2 * LOOK_S:
+                        raise
+        finally:
+            self._reporter.waiting(None)
 
     def look_for_lost(self, waited_s: float) -> None:
         """Raise a `PeerLostError` if another stage is gone for good; the leader alone knows it."""
@@ -407,13 +415,8 @@ class StageDriver:
 
 
 def _pull(machine: StageMachine, *, concluded: bool = False) -> Pull:
-    return Pull(
-        generation=machine.generation,
-        at_least=machine.version,
-        wait_s=0.0,
-        term=machine.term,
-        concluded=concluded,
-    )
+    asked = {"generation": machine.generation, "at_least": machine.version, "term": machine.term}
+    return Pull(**asked, wait_s=0.0, concluded=concluded)
 
 
 class LeadingDriver(StageDriver):
@@ -428,22 +431,25 @@ class LeadingDriver(StageDriver):
                 f"{', '.join(map(str, gone))} did not come back within {self.patience_s:g} s (wait.server_s)"
             )
 
-    def gather(self, generation: int, plan_hash: str, term: int, within_s: float, *, voids: bool) -> None:
-        """Wait until all other stages have asked to enter.
+    def gather(
+        self, generation: int, plan_hash: str, incarnation: int, within_s: float, *, voids: bool
+    ) -> int:
+        """Wait until all other stages have asked to enter; return the number of the next term, which is later
+        than every one before, also of an earlier process of this task.
 
         Args:
-            term: the number of the term that begins next.
             voids: whether stages may hold an earlier one, which is over.
 
         Raises:
             PeerLostError: one does not come within the time.
         """
         machine = self.machine
+        term = max(machine.term, incarnation)
         with self.cond:
             self.carry_out(machine.expect(generation, plan_hash))
             self.carry_out(machine.void_others())
         begun_s = SYSTEM.now()
-        while missing := [stage for stage in machine.others if stage not in machine.entered]:
+        while missing := machine.missing:
             if self.failure is not None:
                 raise PeerLostError(self.failure)
             names = ", ".join(str(machine.tasks[stage]) for stage in missing)
@@ -451,11 +457,12 @@ class LeadingDriver(StageDriver):
                 raise PeerLostError(f"{names} did not enter the pipeline within {within_s:g} s")
             self._reporter.waiting(names)
             for stage in missing if voids else ():
-                if stage not in machine.entered:
-                    self._void(stage, term - 1)
+                if stage in machine.missing:
+                    self._say(stage, VoidTerm(term=term), VOID_S, SYSTEM.now() + VOID_S)
             with self.cond:
-                self.cond.wait_for(lambda: all(each in machine.entered for each in machine.others), LOOK_S)
+                self.cond.wait_for(lambda: not machine.missing, LOOK_S)
         self._reporter.waiting(None)
+        return term + 1
 
     def measured_links(self) -> dict[int, StageLink]:
         """Return how fast the connection with each other stage is, by numbers that it acknowledges.
@@ -484,20 +491,13 @@ class LeadingDriver(StageDriver):
         self._received(peer, Acknowledged)
         return SYSTEM.now() - begun_s
 
-    def _void(self, stage: int, term: int) -> None:
-        """Tell one stage, if it can be reached, that no term up to this one counts."""
-        peer = self._new_peer(stage, VOID_S)
-        with contextlib.suppress(PeerError):
-            peer.ask(VoidTerm(term=term), SYSTEM.now() + VOID_S)
-        peer.close()
-
-    def give(self, term: int, shares: Sequence[TermShare]) -> None:
+    def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> None:
         with self.cond:
             self.carry_out(self.machine.give(term, shares))
 
     def vote(self, message: StageVote) -> tuple[StageVerdict, Sums | None]:
         machine = self.machine
-        verdict, sums, answers = self.wait(lambda: machine.decide(message), self.stages - 1)
+        verdict, sums, answers = self.wait(lambda: machine.decide(message), machine.tasks[-1])
         with self.cond:
             self.carry_out(answers)
         return verdict, sums
@@ -508,8 +508,9 @@ class LeadingDriver(StageDriver):
             self.machine.void(self.machine.term)
             self.carry_out(self.machine.void_others())
 
-    def order(self, control: Control, values: Sequence[Blocks]) -> None:
+    def order(self, control: Control, values: Sequence[Blocks] = ()) -> None:
         """Have every other stage obey; raise as `take`."""
+        self._hear_all()
         for stage in self.machine.others:
             self._ask(("order", stage), control, values[stage] if values else ())
         for stage in self.machine.others:
@@ -525,7 +526,7 @@ class LeadingDriver(StageDriver):
         machine = self.machine
         given = values()
         machine.concluded = machine.generation
-        self.wait(lambda: machine.all_ended or None, self.stages - 1)
+        self.wait(lambda: machine.all_ended or None, machine.tasks[-1])
         with self.cond:
             self.carry_out(machine.conclude(rows, given))
 

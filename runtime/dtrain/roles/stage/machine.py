@@ -13,6 +13,7 @@ Rule *Stage terms* (docs/design/pipelines.md#when-a-stage-dies):
    to compute: no stage waits then for more before it passes back what it has.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -23,6 +24,7 @@ import numpy as np
 from dtrain.cluster import TaskId
 from dtrain.control.interface import Caller, Send
 from dtrain.errors import DtrainError
+from dtrain.learning.core.arrays import fits
 from dtrain.messages import (
     Acknowledged,
     AnyMessage,
@@ -48,8 +50,7 @@ from dtrain.messages import (
     Values,
     VoidTerm,
 )
-from dtrain.state.fit_state import FitState
-from dtrain.state.stage_layout import ArrayRoute
+from dtrain.state.stage_layout import ArrayRoute, ArrayTag
 from dtrain.types import Array, Blocks, Shape
 
 
@@ -57,10 +58,7 @@ class Place(NamedTuple):
     """The place of an array in a term; see `StageTensor`."""
 
     term: int
-    batch: int
-    back: bool
-    microbatch: int
-    edge: int
+    tag: ArrayTag
     sender: TaskId
 
 
@@ -127,7 +125,7 @@ class StageMachine:
     marked: tuple[int, SnapshotReply] | None = None
     shapes: Mapping[int, Shape] = field(default_factory=dict)
     depth: int = 1
-    _taken: set[Place] = field(default_factory=set)
+    _taken: dict[tuple[TaskId, bool], deque[Place]] = field(default_factory=dict)
     _questions: list[Question] = field(default_factory=list)
 
     @property
@@ -162,12 +160,18 @@ class StageMachine:
         asked = [each for each in self._questions if each.message.term == self.term]
         return max([self.rested, *(each.version for each in asked if each.wants_rest)]) >= version
 
+    def place_of(self, tag: ArrayTag) -> Place:
+        """Return the place in this term of an array that comes to this stage."""
+        sender, _ = self.routes[tag.edge].ends(tag.microbatch, back=tag.back)
+        return Place(self.term, tag, self.tasks[sender])
+
     def take(self, place: Place) -> Sequence[Array] | None:
         """Return what has come, its array and its mask; None: it has not."""
         found = self.arrived.pop(place, None)
         if found is not None:
-            of_others = {each for each in self._taken if each.back != place.back or each.batch == place.batch}
-            self._taken = of_others | {place}
+            # Of each route so many may come again, after those that their sender sent behind them.
+            newest = deque[Place](maxlen=self.depth * len(self.routes) + self.depth)
+            self._taken.setdefault((place.sender, place.tag.back), newest).append(place)
         return found
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
@@ -198,46 +202,42 @@ class StageMachine:
         self._questions = [each for each in self._questions if each.caller != caller]
 
     def _arrives(self, sender: TaskId, message: StageTensor, blocks: Blocks) -> Acknowledged | Refusal:
-        place = Place(message.term, message.batch, message.back, message.microbatch, message.edge, sender)
-        sizes = [prod(message.shape), *([prod(message.mask)] if message.mask else [])]
-        if place.term == self.term and sender != self._sender_of(message):
+        place, tag = Place(message.term, message.tag, sender), message.tag
+        sizes = [prod(shape) for shape in message.shapes]
+        found = [block.size for block in blocks]
+        if place.term == self.term and sender != self._sender_of(tag):
             return Refusal(reason=f"{sender} is not the stage that sends this to {self.tasks[self.stage]}")
-        if min((*message.shape, *message.mask), default=0) < 0 or sizes != [block.size for block in blocks]:
-            found = [block.size for block in blocks]
+        below_0 = any(length < 0 for shape in message.shapes for length in shape)
+        if below_0 or sizes != found or len(sizes) not in (1, 2):
             return Refusal(reason=f"arrays of {sizes} elements were announced, and have {found}")
         if reason := self._misfit(place, message, blocks):
             return Refusal(reason=f"{sender} sends {reason}")
-        if place.term >= self.term and place not in self._taken:
-            shapes = [message.shape, message.mask]
-            self.arrived[place] = [
-                np.array(block).reshape(shape) for block, shape in zip(blocks, shapes, strict=False)
-            ]
-            if message.version is not None and not message.back and not message.microbatch:
-                self.noted[message.batch] = message.version, message.marks
+        if place.term >= self.term and place not in self._taken.get((sender, tag.back), ()):
+            known = zip(blocks, message.shapes, strict=True)
+            self.arrived[place] = [np.array(block).reshape(shape) for block, shape in known]
+            if message.version is not None and not tag.back and not tag.microbatch:
+                self.noted[tag.batch] = message.version, message.marks
         return Acknowledged()
 
-    def _sender_of(self, message: StageTensor) -> TaskId | None:
-        """Return the task that sends this array to this stage; None: no task does."""
-        if not 0 <= message.edge < len(self.routes) or message.microbatch < 0:
+    def _sender_of(self, tag: ArrayTag) -> TaskId | None:
+        """Return who sends it here; None: nobody does, or there is no such edge."""
+        if not 0 <= tag.edge < len(self.routes) or tag.microbatch < 0:
             return None
-        source, target = self.routes[message.edge].ends(message.microbatch)
-        sender, receiver = (target, source) if message.back else (source, target)
+        sender, receiver = self.routes[tag.edge].ends(tag.microbatch, back=tag.back)
         return self.tasks[sender] if receiver == self.stage else None
 
     def _misfit(self, place: Place, message: StageTensor, blocks: Blocks) -> str | None:
         """Return what is wrong with an array of a neighbour's; None: nothing."""
-        expected, shape = self.shapes.get(message.edge), message.shape[1:]
-        if expected is not None and (
-            len(shape) != len(expected)
-            or any(want not in (None, found) for want, found in zip(expected, shape, strict=True))
-        ):
+        tag = place.tag
+        expected, shape = self.shapes.get(tag.edge), message.shapes[0][1:]
+        if expected is not None and not fits(shape, expected):
             return f"examples of shape {shape}, expected {expected}"
-        floats = [block.dtype for block in blocks[:1] if message.back or block.dtype.kind == "f"]
+        floats = [block.dtype for block in blocks[:1] if tag.back or block.dtype.kind == "f"]
         if wrong := [each for each in floats if each != np.float32] or [
             block.dtype for block in blocks[1:] if block.dtype != np.bool_
         ]:
             return f"numbers of {wrong[0]}, expected float32, and bool in a mask"
-        alike = (each for each in self.arrived if (each.back, each.edge) == (place.back, place.edge))
+        alike = (each for each in self.arrived if (each.tag.back, each.tag.edge) == (tag.back, tag.edge))
         waiting = [each for each in alike if each != place]
         if len(waiting) >= 2 * self.depth:  # of this term and of the next one
             return f"more than the {len(waiting)} arrays that wait here, of at most {self.depth} in a term"
@@ -279,36 +279,24 @@ class StageMachine:
         return Send(question.caller, Controlled())
 
 
-class TermShare(NamedTuple):
-    """The variables of one stage as a term begins; its blocks are as of `PipelineTerm`."""
-
-    state: FitState
-    slots: tuple[str, ...]
-    blocks: Blocks
-    begins: tuple[str, ...] = ()
-
-
 @dataclass
 class LeadingStage(StageMachine):
     """The stage that leads: it also begins terms, decides batches, and ends the call of `fit`.
 
     Attributes:
-        entered: who has asked to enter and waits for an answer, by stage.
+        waiting: who waits for an answer to what, by stage: to enter, or at the end of the call of `fit`.
         lost: the stages that have lost their variables in this term.
         votes: on batches that are under way, by batch and stage.
-        ended: who has made the last step and waits for the end of the call of `fit`, by stage.
         passed: the stages that have come after the last step was saved, and have nothing to do.
         concluded: the last call of `fit` of which the last step is saved.
     """
 
     plan_hash: str = ""
-    entered: dict[int, Caller] = field(default_factory=dict)
+    waiting: dict[int, tuple[Caller, EnterPipeline | Pull]] = field(default_factory=dict)
     lost: set[int] = field(default_factory=set)
     votes: dict[tuple[int, int], tuple[Caller, StageVote]] = field(default_factory=dict)
-    ended: dict[int, Caller] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     concluded: int = 0
-    _early: list[tuple[Caller, int, EnterPipeline]] = field(default_factory=list)
     _verdict: StageVerdict | None = None
 
     @property
@@ -321,64 +309,71 @@ class LeadingStage(StageMachine):
 
     def receive(self, caller: Caller, sender: TaskId, message: AnyMessage, blocks: Blocks) -> list[Send]:
         stage = self.tasks.index(sender) if sender in self.tasks else -1
-        if stage > 0 and isinstance(message, EnterPipeline):
-            return self._enter(caller, stage, message)
-        if stage > 0 and isinstance(message, StageVote):
-            return self._vote(caller, stage, message)
-        if stage > 0 and isinstance(message, Pull) and message.concluded:
-            if message.term != self.term or self.is_over:
-                return [Send(caller, NotReady(reason=f"term {message.term} is over"))]
-            self.ended[stage] = caller
-            return []
+        match message:
+            case EnterPipeline() if stage > 0:
+                return self._enter(caller, stage, message)
+            case StageVote() | Pull(concluded=True) if stage > 0:
+                if message.term != self.term or self.is_over:
+                    return [Send(caller, VoidTerm(term=message.term))]
+                if isinstance(message, StageVote):
+                    return self._vote(caller, stage, message)
+                self.waiting[stage] = caller, message
+                return []
         return super().receive(caller, sender, message, blocks)
 
     def expect(self, generation: int, plan_hash: str) -> list[Send]:
         """Take what stages ask from now on for this call of `fit`."""
+        early = [each for each in self.waiting.items() if each[1][1].generation > self.generation]
         self.generation = generation
         self.plan_hash = plan_hash
-        early, self._early = self._early, []
-        return [send for each in early for send in self._enter(*each)]
+        return [send for stage, (caller, said) in early for send in self._enter(caller, stage, said)]
 
-    def _enter(self, caller: Caller, stage: int, message: EnterPipeline) -> list[Send]:
+    def _enter(self, caller: Caller, stage: int, message: EnterPipeline | Pull) -> list[Send]:
+        self.waiting[stage] = caller, message
         if message.generation > self.generation:
-            self._early.append((caller, stage, message))
             return []
+        answer: AnyMessage
         if message.generation < self.generation or self.concluded == self.generation:
             self.passed.add(stage)
-            return [Send(caller, Over(generation=self.generation))]
-        if message.plan_hash != self.plan_hash:
-            reason = (
-                f"{self.tasks[stage]} has another model than {self.tasks[0]}: every task of a "
+            answer = Over(generation=self.generation)
+        elif isinstance(message, EnterPipeline) and message.plan_hash != self.plan_hash:
+            answer = Refusal(
+                reason=f"{self.tasks[stage]} has another model than {self.tasks[0]}: every task of a "
                 "pipeline runs the same program"
             )
-            return [Send(caller, Refusal(reason=reason))]
-        self.entered[stage] = caller
-        self.lost.add(stage)
-        return []
+        else:
+            self.lost.add(stage)
+            return []
+        del self.waiting[stage]
+        return [Send(caller, answer)]
 
-    def give(self, term: int, shares: Sequence[TermShare]) -> list[Send]:
+    @property
+    def missing(self) -> list[int]:
+        """The other stages that have not asked to enter."""
+        entered = self.waiting_with(EnterPipeline)
+        return [stage for stage in self.others if stage not in entered]
+
+    def waiting_with(self, kind: type[EnterPipeline | Pull]) -> dict[int, Caller]:
+        """Return who waits in this call of `fit` for an answer to such a message, by stage."""
+        return {
+            stage: caller
+            for stage, (caller, said) in self.waiting.items()
+            if isinstance(said, kind) and said.generation == self.generation
+        }
+
+    def give(self, term: int, shares: Sequence[tuple[PipelineTerm, Blocks]]) -> list[Send]:
         """Begin a term in the other stages, all of which have entered; `shares` are by stage."""
-        answers = [
-            Send(
-                caller,
-                PipelineTerm(state=share.state, term=term, slots=share.slots, begins=share.begins),
-                share.blocks,
-            )
-            for stage, caller in sorted(self.entered.items())
-            for share in [shares[stage]]
-        ]
+        entered = sorted(self.waiting_with(EnterPipeline).items())
+        answers = [Send(caller, *shares[stage]) for stage, caller in entered]
         self.term = term
-        self.entered.clear()
+        self.waiting.clear()
         self.lost.clear()
         self.votes.clear()
-        self.ended.clear()
         self.passed.clear()
         self._verdict = None
         return answers
 
     def _vote(self, caller: Caller, stage: int, message: StageVote) -> list[Send]:
-        if message.term != self.term or self.is_over:
-            return [Send(caller, VoidTerm(term=message.term))]
         if self._verdict is not None and message.batch == self._verdict.batch:
             return [Send(caller, self._verdict)]
         self.votes[message.batch, stage] = caller, message
@@ -406,27 +401,25 @@ class LeadingStage(StageMachine):
 
     def void_others(self) -> list[Send]:
         """Answer what other stages wait for in a term that is over."""
-        waiting = [caller for caller, vote in self.votes.values() if not vote.made]
+        ended = self.waiting_with(Pull)
+        callers = [caller for caller, vote in self.votes.values() if not vote.made] + [*ended.values()]
         self.votes.clear()
-        ends, self.ended = list(self.ended.values()), {}
-        answers = [Send(caller, VoidTerm(term=self.term)) for caller in waiting]
-        return [*answers, *(Send(caller, NotReady(reason=f"term {self.term} is over")) for caller in ends)]
+        self.waiting = {stage: each for stage, each in self.waiting.items() if stage not in ended}
+        return [Send(caller, VoidTerm(term=self.term)) for caller in callers]
 
     @property
     def all_ended(self) -> bool:
-        return len(self.ended.keys() | self.passed) == len(self.others)
+        return len(self.waiting_with(Pull).keys() | self.passed) == len(self.others)
 
     def conclude(self, rows: dict[int, Row], values: Blocks) -> list[Send]:
         """End the call of `fit` in the stages that have asked; `values` are those of every variable."""
         message = Conclude(generation=self.generation, rows=rows)
-        return [Send(caller, message, values) for caller in self.ended.values()]
+        return [Send(caller, message, values) for caller in self.waiting_with(Pull).values()]
 
     def disconnected(self, caller: Caller) -> None:
         super().disconnected(caller)
-        self.entered = {stage: each for stage, each in self.entered.items() if each != caller}
-        self.ended = {stage: each for stage, each in self.ended.items() if each != caller}
+        self.waiting = {stage: each for stage, each in self.waiting.items() if each[0] != caller}
         self.votes = {place: each for place, each in self.votes.items() if each[0] != caller or each[1].made}
-        self._early = [each for each in self._early if each[0] != caller]
 
 
 def with_loss(sums: Sums, more: float) -> Sums:

@@ -121,6 +121,8 @@ class LocalTraining(TurnTraining):
         sums: Sequence[Sums | None],
         loss: float,
         examples: int,
+        *,
+        finite: bool | None = None,
     ) -> Outcome:
         """Make the next version of the mean of gradients, which uses up these parts.
 
@@ -130,11 +132,12 @@ class LocalTraining(TurnTraining):
             sums: of every part of the step, with examples or without.
             loss: for the status.
             examples: of how many it is the mean.
+            finite: whether all that counts is free of NaN and infinity; None: it is looked at here.
 
         Raises:
             NonFiniteGradientError: one holds NaN or infinity and the spec's `nan_policy` is ``fail``.
         """
-        finite = not any(map(any_non_finite, gradients))
+        finite = not any(map(any_non_finite, gradients)) if finite is None else finite
         given = Contributions.of(gradients, len(sums) - len(gradients), None, self.global_step)
 
         def update() -> None:

@@ -1,19 +1,21 @@
-"""Microbatches in flight in a stage, the versions of variables that they use, and its boundary of steps."""
+"""Microbatches in flight in a stage: arrays that enter and leave with them, the versions of variables that
+they use, and the boundary of steps.
+"""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from dtrain.learning.graphs.networks import StepResult
-from dtrain.learning.graphs.stages import StageStep
+from dtrain.learning.graphs.stages import Crossing, StageStep
 from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
-from dtrain.strategies.pipeline.travel import Travel, joined
-from dtrain.types import Array, Blocks
+from dtrain.roles.stage.driver import StageDriver
+from dtrain.state.stage_layout import ArrayTag, StageLayout
+from dtrain.types import Array, Arrays, Blocks
 
 
 class StepBoundary:
@@ -55,12 +57,7 @@ class StepBoundary:
                 self._changed.notify_all()
             self._inside += 1
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._changed:
             self._inside -= 1
             self._changed.notify_all()
@@ -90,6 +87,97 @@ class Images(BufferAllocator):
         self.kept = {version: each for version, each in self.kept.items() if used(version)}
 
 
+class Travel:
+    """The arrays that enter and leave the segments of a task in a step; what its own ones read stays here."""
+
+    def __init__(
+        self, driver: StageDriver, layout: StageLayout, batch: int, version: int | None, marks: bool
+    ) -> None:
+        """Begin a batch, with which two notes travel forward; see `StageTensor`."""
+        self._driver = driver
+        self._layout = layout
+        self.batch = batch
+        self._version, self._marks = version, marks
+        self._place = driver.machine.stage
+        self._rows: dict[int, int] = {}
+        self._here: dict[ArrayTag, Crossing] = {}
+        if self._place == 0:
+            for edge in layout.starts.values():
+                self._leave(ArrayTag(batch, 0, edge), (np.empty(0, np.float32), None))
+
+    def entering(self, segment: int, microbatch: int, rows: int) -> list[Crossing]:
+        """Return what enters a segment forward, of so many examples; raise as `StageDriver.take`."""
+        self._rows[microbatch] = rows
+        return [self._arrived(ArrayTag(self.batch, microbatch, edge)) for edge in self._layout.into[segment]]
+
+    def leave(self, segment: int, microbatch: int, left: Sequence[Crossing]) -> None:
+        for edges, crossing in zip(self._layout.out_of[segment], left, strict=False):
+            for edge in edges:
+                self._leave(ArrayTag(self.batch, microbatch, edge), crossing)
+
+    def upstream(self, segment: int, microbatch: int) -> list[Array | None]:
+        """Return the gradients by what left a segment, that of the last reader first, as a pass adds them."""
+        found = [
+            [self._arrived(ArrayTag(self.batch, microbatch, edge, True))[0] for edge in reversed(edges)]
+            for edges in self._layout.out_of[segment]
+        ]
+        return [sum(others, first) for first, *others in found]
+
+    def leave_back(self, segment: int, microbatch: int, gradients: Sequence[Array]) -> None:
+        for edge, gradient in zip(self._layout.into[segment], gradients, strict=True):
+            self._leave(ArrayTag(self.batch, microbatch, edge, True), (gradient, None))
+
+    def sum_over_replicas(self, gradients: Arrays) -> None:
+        """Add up the gradients of the replicas of this stage, in their order, in place in each of them."""
+        sums = self._layout.sums
+        edges = [sums[task] for task in self._layout.replicas_of(self._place)[1:]]
+        if not edges:
+            return
+        flat = np.concatenate([array.reshape(-1) for array in gradients.values()])
+        if self._place in sums:
+            own = ArrayTag(self.batch, 0, sums[self._place])
+            self._leave(own, (flat, None))
+            flat = self._arrived(own._replace(back=True))[0]
+        else:
+            for edge in edges:
+                flat += self._arrived(ArrayTag(self.batch, 0, edge))[0]
+            for edge in edges:
+                self._leave(ArrayTag(self.batch, 0, edge, True), (flat, None))
+        start = 0
+        for array in gradients.values():
+            array[...] = flat[start : start + array.size].reshape(array.shape)
+            start += array.size
+
+    def _arrived(self, tag: ArrayTag) -> Crossing:
+        if (found := self._here.pop(tag, None)) is not None:
+            return found
+        rows = self._rows.get(tag.microbatch) if tag.edge < len(self._layout.edges) else None
+        array, *mask = self._driver.take(tag, rows)
+        return array, mask[0] if mask else None
+
+    def _leave(self, tag: ArrayTag, crossing: Crossing) -> None:
+        source, target = self._layout.routes[tag.edge].ends(tag.microbatch)
+        if source == target:
+            self._here[tag] = crossing
+        else:
+            self._driver.send(tag, crossing, self._version, marks=self._marks)
+
+
+def result_of(steps: Mapping[int, StageStep]) -> StepResult:
+    """Return the result of a step of segments, as far as it has been computed; one of them at most has
+    the model's outputs.
+    """
+    results = [step.result() for step in steps.values()]
+    if len(results) == 1:
+        return results[0]
+    last = next((each for each in results if each.outputs is not None), results[-1])
+    return last._replace(
+        loss=sum(each.loss for each in results),
+        state_updates={name: value for each in results for name, value in each.state_updates.items()},
+        row_gradients={name: rows for each in results for name, rows in each.row_gradients.items()},
+    )
+
+
 @dataclass(frozen=True)
 class Flight:
     """A microbatch that has passed forward, and not yet back.
@@ -110,8 +198,3 @@ class Flight:
     targets: tuple[Any, Any]
     examples: int
     marks: bool
-
-    @property
-    def result(self) -> StepResult:
-        """The result of its batch, as far as that has been computed here."""
-        return joined([step.result() for step in self.steps.values()])

@@ -7,11 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from dtrain.errors import CheckpointError, DtrainError, PeerError, PeerLostError
-from dtrain.messages import (
-    Control,
-    SnapshotReply,
-    SnapshotRows,
-)
+from dtrain.messages import Control, SnapshotReply, SnapshotRows
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.chief.start import Start
 from dtrain.roles.stage.driver import LeadingDriver, TermOverError
@@ -19,9 +15,9 @@ from dtrain.strategies.in_process.fit_holder import FitHolder
 from dtrain.strategies.in_process.training import LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
 from dtrain.strategies.pipeline.parts import StageParts, share_of
-from dtrain.strategies.pipeline.planning import hash_of, next_term
+from dtrain.strategies.pipeline.planning import hash_of
 from dtrain.strategies.pipeline.training import StageTraining
-from dtrain.types import Array, Blocks
+from dtrain.types import Array
 
 
 class StagesHolder(FitHolder):
@@ -64,16 +60,14 @@ class LeadingTraining(StageTraining):
     leads = True
 
     def __init__(
-        self, parts: StageParts, start: Start, restored: Callable[[], Start], begun: Callable[[], None]
+        self, parts: StageParts, start: Start, term: int, again: Callable[[], Start], tell: Callable[[], None]
     ) -> None:
-        """Begin a term in all stages; `restored` reads the newest checkpoint, `begun` tells of each term."""
+        """Begin a term in all stages; `again` reads the newest checkpoint, `tell` tells of each later one."""
         assert isinstance(parts.driver, LeadingDriver)
         self.driver = parts.driver
-        self._restored = restored
-        self._begun = begun
-        self._known: tuple[int, int, dict[str, Array]] = (0, 0, {})
-        self._told = 0
-        term = next_term(self.driver, parts.incarnation())
+        self._again = again
+        self._tell = tell
+        self._known: dict[str, Array] = {}
         self._give(parts, start, term)
         super().__init__(parts, start, term)
         self.state = StagesHolder(self, parts.start_of(parts.place, start))
@@ -81,7 +75,7 @@ class LeadingTraining(StageTraining):
     def _give(self, parts: StageParts, start: Start, term: int) -> None:
         """Give every other stage its variables."""
         places = range(self.driver.stages)
-        shares = [share_of(parts.start_of(place, start), parts.begins) for place in places]
+        shares = [share_of(parts.start_of(place, start), term, parts.begins) for place in places]
         self.driver.give(term, shares)
 
     def go_back(self) -> None:
@@ -89,18 +83,19 @@ class LeadingTraining(StageTraining):
         parts, reached = self.parts, self.global_step
         lost = [str(self.driver.machine.tasks[stage]) for stage in sorted(self.driver.machine.lost)]
         rolled_back = self.state.begun.lineage.rolled_back_steps
-        term = next_term(self.driver, parts.incarnation())
-        self.driver.gather(parts.number, hash_of(parts.problem), term, self.driver.patience_s, voids=True)
-        start = self._restored()
+        called = parts.number, hash_of(parts.problem), parts.incarnation()
+        term = self.driver.gather(*called, self.driver.patience_s, voids=True)
+        start = self._again()
         version = start.state.version
         lineage = replace(start.state.lineage, rolled_back_steps=rolled_back + max(0, reached - version))
         start = start.but(lineage=lineage)
         self._give(parts, start, term)
+        self._known = {}
         self._hold_again(start)
         if self.saver is not None:
             self.saver.go_back_to(start)
         self._begin(term)
-        self._begun()
+        self._tell()
         parts.reporter.warn(
             f"{', '.join(lost) or 'a stage'} had lost its variables: every stage goes back from step "
             f"{reached} to the checkpoint of step {version}"
@@ -109,13 +104,11 @@ class LeadingTraining(StageTraining):
     def _read(self, name: str) -> Array:
         if self._given_up or name in self.store.variables:
             return super()._read(name)
-        if self._known[:2] != (self.driver.machine.term, self.global_step):
-            fetched = self._fetched()
-            self._known = self.driver.machine.term, self.global_step, fetched
-        return self._known[2][name]
+        self._known = self._known or self._fetched()
+        return self._known[name]
 
     def step(self, compute: Compute) -> Stepped:
-        self._known = 0, 0, {}  # so that the leader holds the whole model only while a callback reads it
+        self._known = {}  # so that the leader holds the whole model only while a callback reads it
         return super().step(compute)
 
     def stands(self) -> None:
@@ -125,7 +118,7 @@ class LeadingTraining(StageTraining):
     def rest(self) -> None:
         replica = self.replicas[0]
         if not replica.rests:
-            self.driver.order(self._control(FitOrder(), replica.begun), [])
+            self.driver.order(self._control(FitOrder(), replica.begun))
             replica.rest()
 
     def save(self, directory: Path | None = None) -> None:
@@ -183,7 +176,7 @@ class LeadingTraining(StageTraining):
             if not self.replicas[0].rests:
                 raise CheckpointError("batches are in flight, which other stages pass back no more")
             if not self.replicas[0].flushes:
-                self.driver.order(self._control(FitOrder(stop=True), self.global_step), [])
+                self.driver.order(self._control(FitOrder(stop=True), self.global_step))
             if self.saver is not None:
                 self.saver.stop(save=True)
         except DtrainError as failed:
@@ -192,41 +185,32 @@ class LeadingTraining(StageTraining):
 
     def order(self, order: FitOrder) -> None:
         """Carry out an order in all stages; after a loss again, if no step was lost with it."""
+        weights = order.weights or {}
         while order.optimizer is not None:
             before = self.global_step
             try:
                 self.rest()
-                self.driver.order(*self._told_others(order))
+                specs = [plan.variables if weights else () for plan in self.parts.plans]
+                flat = [[np.ravel(weights[spec.name]) for spec in each] for each in specs]
+                self.driver.order(self._control(order, self.global_step), flat)
                 break
             except TermOverError:
                 self.go_back()
                 if self.global_step < before:
                     return
-        weights = order.weights
-        own = None if weights is None else {name: weights[name] for name in self.store.variables}
+        own = {name: weights[name] for name in self.store.variables if weights}
         LocalTraining.order(self, replace(order, weights=own))
-        if own is not None:
+        if own:
             self.replicas[0].forget()
-        self._known = (0, 0, {})
+        self._known = {}
 
     def _control(self, order: FitOrder, version: int) -> Control:
-        self._told += 1
+        term = self.driver.machine.term
         return Control(
             generation=self.parts.number,
-            number=(self.driver.machine.term, self._told),
-            term=self.driver.machine.term,
+            number=(term, version),
+            term=term,
             version=version,
             optimizer=order.optimizer or {},
             stop=order.stop,
         )
-
-    def _told_others(self, order: FitOrder) -> tuple[Control, list[Blocks]]:
-        control = self._control(order, self.global_step)
-        if order.weights is None:
-            return control, []
-        plans = self.parts.plans
-        weights = order.weights
-        return control, [
-            [np.ascontiguousarray(weights[spec.name]).reshape(-1) for spec in plan.variables]
-            for plan in plans
-        ]

@@ -14,7 +14,6 @@ from dtrain.messages import PipelineTerm
 from dtrain.parameters.placement import Plan
 from dtrain.roles.chief.start import Start
 from dtrain.roles.stage.driver import StageDriver
-from dtrain.roles.stage.machine import TermShare
 from dtrain.runs.reporting import Reporter
 from dtrain.state.stage_layout import StageLayout
 from dtrain.strategies.interface import Problem
@@ -79,12 +78,13 @@ PartsOf = Callable[[tuple[str, ...]], StageParts]
 """Cuts the model in front of these layers."""
 
 
-def share_of(start: Start, begins: tuple[str, ...]) -> TermShare:
+def share_of(start: Start, term: int, begins: tuple[str, ...]) -> tuple[PipelineTerm, Blocks]:
     """Return what a stage is told of its start, and of the cut."""
     trained = [spec for spec in start.plan.variables if spec.trainable]
     blocks = [_flat(spec, start.values[spec.name]) for spec in start.plan.variables]
     blocks += [_flat(spec, start.slots[slot][spec.name]) for slot in start.slots for spec in trained]
-    return TermShare(start.state.but(plan=None, model=None), tuple(start.slots), blocks, begins)
+    state = start.state.but(plan=None, model=None)
+    return PipelineTerm(state=state, term=term, slots=tuple(start.slots), begins=begins), blocks
 
 
 def start_from(message: PipelineTerm, blocks: Blocks, plan: Plan) -> Start:

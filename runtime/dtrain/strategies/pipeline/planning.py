@@ -30,7 +30,6 @@ from dtrain.process.plain_text import bytes_text
 from dtrain.process.resources import own_limits
 from dtrain.protocol.partition_plan import PipelineShape, StageLink, best_cut, predicted_step_s
 from dtrain.protocol.pipeline_schedule import FLUSHES, bubble
-from dtrain.roles.stage.driver import StageDriver
 from dtrain.state.batch_cut import BatchCut
 from dtrain.state.model_cost import ModelCost, joined
 from dtrain.strategies.in_process.training import LocalStrategy
@@ -114,11 +113,6 @@ def checked_network(problem: Problem, stages: int) -> Network:
 def hash_of(problem: Problem) -> str:
     """Return the hash of the variables, however they are cut."""
     return placement.plan(problem.variables, servers=1).hash
-
-
-def next_term(driver: StageDriver, incarnation: int) -> int:
-    """Return a term later than every one before, also of an earlier process of the leader."""
-    return max(driver.machine.term, incarnation) + 1
 
 
 def planned_stages(

@@ -1,12 +1,12 @@
 """The place of one chief, worker or evaluator in a pipeline, for all of its calls of `fit`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 
-from dtrain.checkpoints import EvaluatedCheckpoint, OptimizerState, Pace
+from dtrain.checkpoints import OptimizerState
 from dtrain.cluster import TaskId
 from dtrain.config import PipelineSection
 from dtrain.config.choices import Schedule
@@ -30,12 +30,12 @@ from dtrain.state.feed import UNKNOWN
 from dtrain.state.stage_layout import Segment, StageLayout
 from dtrain.strategies.beginnings import Beginnings, told_of
 from dtrain.strategies.control_hosting import ControlHosting
-from dtrain.strategies.interface import Ended, Problem, Strategy, Training, discard_rows
-from dtrain.strategies.mirrored import BesideEvaluator
+from dtrain.strategies.interface import Problem, Training
+from dtrain.strategies.mirrored import BesideEvaluator, FollowedStrategy
 from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.strategies.pipeline.leading import LeadingTraining
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts
-from dtrain.strategies.pipeline.planning import checked_network, hash_of, next_term, planned_stages
+from dtrain.strategies.pipeline.planning import checked_network, hash_of, planned_stages
 from dtrain.strategies.pipeline.training import StageTraining, enter
 from dtrain.wire.service import SideBySide
 
@@ -59,12 +59,10 @@ class StagePlace(BesideEvaluator):
         stage, depth = tasks.index(own), max(training.blocks, len(tasks))
         rest = (self.task.credentials.hello, assignment.cluster, self._connector.connect, self.task.reporter)
         wait = assignment.spec.wait
-        if stage:
-            machine = StageMachine(stage, tasks, depth=depth)
-            self.driver = StageDriver(machine, *rest, patience_s=max(wait.server_s, wait.leader_s))
-        else:
-            leading = LeadingStage(stage, tasks, depth=depth)
-            self.driver = LeadingDriver(leading, *rest, patience_s=wait.server_s, away=self._is_away)
+        patience_s = max(wait.server_s, wait.leader_s) if stage else wait.server_s
+        machine = (StageMachine if stage else LeadingStage)(stage, tasks, depth=depth)
+        kind = StageDriver if stage else LeadingDriver
+        self.driver = kind(machine, *rest, patience_s=patience_s, away=self._is_away)
 
     def _host(self) -> ControlHosting | None:
         if self.driver is None:
@@ -93,7 +91,7 @@ def _check_replicas(graph: Graph, segments: Sequence[Segment]) -> None:
                 )
 
 
-class StagesStrategy(Strategy):
+class StagesStrategy(FollowedStrategy):
     """One task of a pipeline."""
 
     def __init__(self, assignment: TaskAssignment, training: PipelineSection) -> None:
@@ -102,20 +100,18 @@ class StagesStrategy(Strategy):
             raise SpecError(f"{'.'.join(map(str, path))}: {problem}")
         self.training = training
         self._assignment = assignment
-        self._place = StagePlace(assignment, training)
+        self._place: StagePlace = StagePlace(assignment, training)
         self._task = task = self._place.task
         trains = assignment.task.trains
         self.context = replace(task.context, rank=0 if trains else -1, num_replicas=1)
         self.evaluations = task.evaluations
         self._checkpoints = RunFiles(task.run_dir).checkpoints if task.run_dir is not None else None
         self._calls = Beginnings(assignment.spec.checkpoint, self._checkpoints, task.reporter)
-        self._number = 0
         self._open: LeadingTraining | None = None
         self._cuts = WeakKeyDictionary[Graph, tuple[str, ...]]()
 
     def open(self, problem: Problem) -> Training:
-        self._number += 1
-        self._calls.number = self._number
+        self._calls.number += 1
         reporter = self._task.reporter
         driver = self._place.driver
         assert driver is not None, "the evaluator follows"
@@ -133,10 +129,10 @@ class StagesStrategy(Strategy):
                 return passed
             training: StageTraining | None = self._lead(problem, driver, parts_of)
         else:
-            training = enter(driver, self._number, hash_of(problem), parts_of)
+            training = enter(driver, self._calls.number, hash_of(problem), parts_of)
         if training is None:
             assert self._checkpoints is not None, "a task that comes late is on the leader's host"
-            return PassedOverTraining(problem, self._number, self._checkpoints, leads=False)
+            return PassedOverTraining(problem, self._calls.number, self._checkpoints, leads=False)
         reporter.running()
         return training
 
@@ -154,7 +150,7 @@ class StagesStrategy(Strategy):
             gradient_bytes=sum(spec.nbytes for spec in variables) if layout.sums else 0,
         )
         return StageParts(
-            number=self._number,
+            number=self._calls.number,
             problem=problem,
             begins=tuple(begins),
             label=steps[layout.segments[own[0]].numbers[0]].path,
@@ -229,13 +225,13 @@ class StagesStrategy(Strategy):
         assert isinstance(driver, LeadingDriver), "stage 0 leads"
         folder = self._checkpoints
         assert folder is not None, "a leader has a directory"
-        within_s = self._assignment.connect_s if self._number == 1 else spec.wait.server_s
-        first = self._number == 1
-        term = next_term(driver, self._place.join().incarnation)
-        driver.gather(self._number, hash_of(problem), term, within_s, voids=first)
+        first = calls.number == 1
+        within_s = self._assignment.connect_s if first else spec.wait.server_s
+        incarnation = self._place.join().incarnation
+        term = driver.gather(calls.number, hash_of(problem), incarnation, within_s, voids=first)
         parts = parts_of(self._begins(problem, driver))
-        asked = problem.asked(self._number, parts.plan, UNCUT, sync=False)
-        resumes = calls.resumes if self._number == 1 else False
+        asked = problem.asked(calls.number, parts.plan, UNCUT, sync=False)
+        resumes = first and calls.resumes
         start = calls.start(asked, parts.plan, problem, resumes=resumes, by_server=False)
         start = start.going_on(UNCUT, problem.max_steps, sync=False)
 
@@ -243,7 +239,7 @@ class StagesStrategy(Strategy):
             found = restored(folder, parts.plan, asked, by_server=False)
             return found.going_on(UNCUT, problem.max_steps, sync=False)
 
-        training = LeadingTraining(parts, start, again, lambda: self._place.begin(training))
+        training = LeadingTraining(parts, start, term, again, lambda: self._place.begin(training))
         for text in told_of(start, resumes=resumes):
             reporter.warn(text)
         training.saver = calls.keeper(training.state, reporter, spec.checkpoint)
@@ -261,13 +257,6 @@ class StagesStrategy(Strategy):
         parts = training.parts
         asked = training.state.begun.but(feed=UNKNOWN, compiled=parts.problem.optimizer)
         return restored(self._checkpoints, parts.plan, asked).optimizer_state
-
-    def checkpoints(self, pace: Pace, ended: Ended = discard_rows) -> Iterator[EvaluatedCheckpoint]:
-        self._number += 1
-        return self._place.follow(pace, self._number, ended)
-
-    def evaluated(self, global_step: int, metrics: Mapping[str, float]) -> None:
-        self._task.evaluated(global_step, metrics)
 
     def close(self, error: BaseException | None = None) -> None:
         self._place.close(error)

@@ -16,6 +16,7 @@ from dtrain.config.choices import Schedule, StaleGradients
 from dtrain.data.structure import arrays_of, map_arrays
 from dtrain.errors import DtrainError, PeerLostError
 from dtrain.learning.graphs.networks import StepResult
+from dtrain.learning.graphs.stages import StageStep
 from dtrain.learning.layers.base import Chance, generator_of
 from dtrain.messages import (
     Conclude,
@@ -42,10 +43,9 @@ from dtrain.runs.notices import Notice
 from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, FitOrder, Stepped
-from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary
+from dtrain.strategies.pipeline.flights import Flight, Images, StepBoundary, Travel, result_of
 from dtrain.strategies.pipeline.parts import PartsOf, StageParts, StageWeights, start_from
 from dtrain.strategies.pipeline.planning import hash_of
-from dtrain.strategies.pipeline.travel import Travel, joined
 from dtrain.types import Array, Blocks
 
 PENDING = Outcome(Verdict.PENDING)
@@ -116,7 +116,7 @@ class StageReplica(LocalReplica):
             weights = {**images.kept[version][1], **self._running}
         penalises = parts.place not in layout.sums
         steps = {
-            segment: network.begin(weights, gradients, loss, entropy, penalises=penalises)
+            segment: StageStep(network, weights, gradients, loss, entropy, penalises=penalises)
             for segment, network in parts.networks.items()
         }
         travel = Travel(parts.driver, layout, batch, None if self.flushes else self._named, marks)
@@ -138,11 +138,11 @@ class StageReplica(LocalReplica):
             ends = size if number == count - 1 else 0
             self.flights.append(Flight(steps, travel, number, version, targets, ends, marks))
         if not self.flushes:
-            return self._in_flight(joined([step.result() for step in steps.values()]), batch, drains=drains)
+            return self._in_flight(result_of(steps), batch, drains=drains)
         for array in gradients.values() if count <= replicas.index(parts.place) else ():
             array.fill(0)  # of a small batch
         travel.sum_over_replicas(gradients)
-        return joined([step.result() for step in steps.values()])
+        return result_of(steps)
 
     def _in_flight(self, result: StepResult, batch: int, *, drains: bool) -> StepResult:
         """Go on from a batch that has passed forward; return what is known of it."""
@@ -166,13 +166,11 @@ class StageReplica(LocalReplica):
         while base_version(self.schedule, target, 0, self.first_base) > training.global_step:
             self._pass_back()
         if not first:  # the leader's orders have come before the first array
-            edge, microbatch = layout.first_of(training.parts.place)
-            while microbatch < count and not driver.comes(
-                batch, microbatch, edge, target - 1, rests=self.rests
-            ):
+            tag = layout.first_of(training.parts.place, batch)
+            while tag.microbatch < count and not driver.comes(tag, target - 1, rests=self.rests):
                 self.rest()
-            if edge in layout.starts.values():
-                driver.take(batch, microbatch, edge, back=False)
+            if tag.edge in layout.starts.values():
+                driver.take(tag)
         newest = training.global_step
         # One mark at a time: a stage remembers one version.
         marks = first and training.boundary.wanted and not any(flight.marks for flight in self.flights)
@@ -193,7 +191,7 @@ class StageReplica(LocalReplica):
             return
         self._passed = flight
         if not self.judges:
-            self._make(flight.result.loss, None)
+            self._make(result_of(flight.steps).loss, None)
 
     def rest(self) -> None:
         """Pass back all that is in flight."""
@@ -213,7 +211,7 @@ class StageReplica(LocalReplica):
 
     def _make(self, loss: float, sums: Sums | None) -> None:
         """Make the version of the batch that has been passed back; `sums` are of the last stage."""
-        result = self._passed.result
+        result = result_of(self._passed.steps)
         for name, update in self.updates.items():
             update[...] = result.state_updates.get(name, self.weights[name])
         self.rows.update(result.row_gradients)
@@ -352,14 +350,9 @@ class StageTraining(LocalTraining):
         that the leader hears of all. A gradient that is not finite counts as a version, and changes nothing.
         """
         driver, replica, section = self.parts.driver, self.replicas[0], self.parts.section
-        finite = not any_non_finite(gradient)
+        batch, finite = flight.travel.batch, not any_non_finite(gradient)
         told = StageVote(
-            term=driver.machine.term,
-            batch=flight.travel.batch,
-            finite=finite,
-            loss=loss,
-            sums=sums,
-            made=True,
+            term=driver.machine.term, batch=batch, finite=finite, loss=loss, sums=sums, made=True
         )
         if self.leads:
             verdict, sums = driver.vote(told)
@@ -375,7 +368,7 @@ class StageTraining(LocalTraining):
             self.images.keep(now, self.store)
 
         def update() -> None:
-            self.state.dealer.settle(flight.travel.batch)
+            self.state.dealer.settle(batch)
             if finite:
                 self._make(Contributions([gradient], 1, None, now, scale))
                 self.store.show_newest()
@@ -384,7 +377,7 @@ class StageTraining(LocalTraining):
         self._staleness[now - base] += 1
         self.parts.reporter.status.staleness_counts = self._staleness
         if not self.leads:
-            driver.vote(told)
+            driver.tell(told)
         driver.reached(self.global_step, marks=flight.marks and not self.leads)
         if self.leads and flight.marks:
             self.boundary.end_step()
@@ -397,27 +390,14 @@ class StageTraining(LocalTraining):
         finite = not any_non_finite(gradient)
         own = StageVote(term=driver.machine.term, batch=part, finite=finite, loss=loss, sums=sums)
         self._voted = own, gradient, examples
-        verdict: StageVerdict
-        verdict, sums = driver.vote(own)
-        return self._obey_verdict(verdict, sums)
+        return self._obey_verdict(*driver.vote(own))
 
     def _obey_verdict(self, verdict: StageVerdict, sums: Sums | None) -> Outcome:
         """Apply the gradient that this stage has voted on, or leave it out, as all stages do."""
         assert self._voted is not None, "a verdict follows a vote"
         own, gradient, examples = self._voted
-        part, outcome = own.batch, APPLIED
-
-        def update() -> None:
-            self.state.dealer.settle(part)
-            self._make(Contributions.of([gradient], 0, None, self.global_step))
-
-        if verdict.applied:
-            # All stages have the same examples: the leader alone reports how many.
-            self.advance(update, [sums], verdict.loss, examples if self.leads else 0)
-        else:
-            with self.lock:
-                self.state.dealer.settle(part)
-            outcome = self.refuse(verdict.loss)
+        examples = examples if self.leads else 0  # all stages have the same ones
+        outcome = self.apply([gradient], [own.batch], [sums], verdict.loss, examples, finite=verdict.applied)
         self._voted = None
         self.parts.driver.reached(self.global_step)
         return outcome
