@@ -7,7 +7,7 @@ from mutant import bug, void
 SYNC_RULE = "roles/parameter_server/update_rules.py"
 SYNC_STEPS = "control/sync_steps.py"
 STEPS = "steps/machine.py"
-MEANS = "parameters/means.py"
+MEANS = "parameters/updater.py"
 CONTROL = "control/machine.py"
 ROSTER = "control/roster.py"
 MACHINE = "roles/parameter_server/machine.py"

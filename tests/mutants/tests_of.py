@@ -71,11 +71,6 @@ MIRRORED = {
         "cli/launch/test_supervisor.py",
         "cli/launch/test_supervisor_success.py",
     ],
-    "parameters/means.py": [
-        "roles/test_sync_pushes.py",
-        "roles/test_parts.py",
-        "roles/test_tables_on_servers.py",
-    ],
     "parameters/compression.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
     "parameters/placement.py": ["protocol/test_placement.py"],
     "parameters/store.py": [
@@ -90,6 +85,9 @@ MIRRORED = {
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "parameters/updater.py": [
         "roles/test_store.py",
+        "roles/test_sync_pushes.py",
+        "roles/test_parts.py",
+        "roles/test_tables_on_servers.py",
         "roles/test_table.py",
         "collectives/test_row_update.py",
         "strategies/test_bits_of_tables.py",

@@ -18,11 +18,10 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.interface import TurnTraining
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
-from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering
 from dtrain.training.fits.loop import TrainingLoop
-from dtrain.training.steps import TrainingStep, chance_of
+from dtrain.training.steps import Totals, TrainingStep, chance_of
 
 
 def totals():

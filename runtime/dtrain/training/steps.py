@@ -1,4 +1,4 @@
-"""One batch, as `Model.train_step` and `Model.test_step` are given it.
+"""One batch, as `Model.train_step` and `Model.test_step` are given it, and the sums of what steps return.
 
 A training step fills `gradients`, which the training loop hands to the strategy, so a step of your own runs
 on every strategy:
@@ -21,21 +21,26 @@ the batch and its part, and from nothing else. A part thus has the same gradient
 it, however often, after any restart, rollback or resume.
 """
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import nan
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
+from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale, by_output, masked
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Going, Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
+from dtrain.messages import Sums
+from dtrain.protocol.tally import merged
 from dtrain.strategies.interface import NoExchangeError, Replica, Weights
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
+from dtrain.training.compiled import Compiled
 from dtrain.training.parts import Batch, Part
 from dtrain.types import Array
 
@@ -343,6 +348,80 @@ class TrainingStep(EvaluationStep):
         for name, rows in more.items():
             before = self._replica.rows.get(name)
             self._replica.rows[name] = rows if before is None else before.plus(rows)
+
+
+class Totals:
+    """Sums over examples of the steps' numbers, and states of the metrics, which this object owns."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._names = compiled.names
+        self._metrics = compiled.metrics()
+        self.reset()
+
+    def reset(self) -> None:
+        self._sums: dict[str, float] = {}
+        self.examples = 0
+        for each in self._metrics:
+            each.metric.reset_state()
+
+    def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
+        self.examples += batch.size
+        for name, value in logs.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
+        if not self._metrics:
+            return
+        outputs = step.outputs if isinstance(step.outputs, list) else [step.outputs]
+        if len(outputs) != len(self._names) or step.outputs is None:
+            own = f"{len(outputs)}: see `train_step` for your own"
+            found = "none: set step.outputs" if step.outputs is None else own
+            raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
+        targets = by_output(step.y, self._names, "targets")
+        weights = by_output(step.sample_weight, self._names, "sample weights")
+        masks = step.masks or [None] * len(outputs)
+        for each in self._metrics:
+            weight = weights[each.output] if each.weighted else None
+            mask = masks[each.output]
+            if mask is not None:
+                weight = masked(weight, mask, is_mean=False)
+            if each.weighted or mask is not None:
+                each.metric.update_state(targets[each.output], outputs[each.output], sample_weight=weight)
+            else:
+                each.metric.update_state(targets[each.output], outputs[each.output])
+
+    def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
+        size = batch.size
+        numbers = [float(size), *[float(value) * size for value in logs.values()]]
+        if self._metrics:
+            self.reset()
+            self.add(batch, step, logs)
+        for each in self._metrics:
+            for value in each.metric.state.values():
+                numbers += [float(value)] if np.ndim(value) == 0 else np.ravel(value).tolist()
+        return Sums(names=tuple(logs), totals=struct.pack(f"<{len(numbers)}d", *numbers))
+
+    def results(self) -> dict[str, float]:
+        """Return the numbers so far, the loss first."""
+        means = {name: total / max(1, self.examples) for name, total in self._sums.items()}
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
+
+    def results_of(self, sums: Sequence[Sums]) -> dict[str, float]:
+        """Return the numbers that follow from sums of any batches; the loss of no batch is NaN."""
+        if not sums:
+            return {"loss": nan}
+        sizes = [np.size(value) for each in self._metrics for value in each.metric.state.values()]
+        means, states = merged(sums, sum(sizes))
+        position = 0
+        for each in self._metrics:
+            state = each.metric.state
+            for name, value in state.items():
+                size = np.size(value)
+                state[name] = states[position : position + size].reshape(np.shape(value))
+                position += size
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
+
+
+def _number(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
 
 
 STEPS = 1

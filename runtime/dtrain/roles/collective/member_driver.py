@@ -21,8 +21,7 @@ from dtrain.errors import LeftBehindError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory, any_non_finite
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
@@ -139,9 +138,11 @@ class MemberDriver(MemberRounds):
 
     def give(self, place: int, rows: Mapping[str, SparseRows]) -> bool:
         """Write the rows of a part's gradient, before `contribute`; return whether all of it is finite."""
-        if self._arena.rows.tables:
-            self._arena.rows.put(place, rows)
-        return not any_non_finite(self._arena.given(place))
+        blocks = self.gradients(place).blocks[0]
+        if (here := self._arena.rows).tables:
+            here.put(place, rows)
+            blocks = [*blocks, *here.blocks(place)]
+        return not any_non_finite(blocks)
 
     def _complete(self, deal: Deal, round_: int, examples: int, sums: Sums | None, finite: bool) -> None:
         """Note that a part is complete, whose values are those of a round; `examples` 0: it has none."""

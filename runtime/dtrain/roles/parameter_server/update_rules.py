@@ -23,9 +23,8 @@ from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, NextTurn, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
-from dtrain.parameters.means import merged_by_direction
 from dtrain.parameters.store import Store
-from dtrain.parameters.updater import Contributions
+from dtrain.parameters.updater import Contributions, merged_by_direction
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.contributions import Seen, SeenPushes

@@ -17,9 +17,7 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, LookupRows, NotReady, Push, Rows, Sums, Verdict
-from dtrain.parameters.compression import Packing
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
+from dtrain.parameters.replica_memory import Packing, ReplicaMemory, RowRoutes, ServedIds, any_non_finite
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.contributions import Outcome
 from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers

@@ -17,7 +17,7 @@ import numpy as np
 from dtrain.config import SynchronousSection
 from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import any_non_finite
 from dtrain.parameters.updater import BLOCK_ELEMENTS, Contributions, run_here
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome

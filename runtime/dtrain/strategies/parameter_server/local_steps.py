@@ -43,8 +43,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.update_rules import OuterSGD
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters import placement
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory, any_non_finite
 from dtrain.parameters.store import Store
 from dtrain.parameters.table import VALUES
 from dtrain.parameters.updater import Contributions

@@ -36,12 +36,12 @@ from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled, describe_if_data
-from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
+from dtrain.training.evaluation import NO_CALLBACKS, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
 from dtrain.training.parts import Batch, RoundStream, forecasts_of, parts_ahead
-from dtrain.training.steps import Logs, StepMaker, TrainingStep, chance_of
+from dtrain.training.steps import Logs, StepMaker, Totals, TrainingStep, chance_of
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1

@@ -27,8 +27,8 @@ from dtrain.state.rounds import Rounds
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
-from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover, HookProgress
+from dtrain.training.steps import Totals
 
 
 class EpochLog(msgspec.Struct):

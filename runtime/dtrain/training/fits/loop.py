@@ -19,10 +19,9 @@ from dtrain.messages import Verdict
 from dtrain.protocol.contributions import Outcome
 from dtrain.runs.ledger import COMPUTE, NO_ACTIVITY, Activity, Timesheet
 from dtrain.strategies.interface import Replica, Stepped, Training
-from dtrain.training.evaluation import Totals
 from dtrain.training.fits.leading import Epochs, Leading
 from dtrain.training.parts import Batch, Part
-from dtrain.training.steps import Logs, TrainingStep
+from dtrain.training.steps import Logs, Totals, TrainingStep
 
 MAX_REFUSED = 100
 """Gradients in a row that are not finite, after which training has failed: it would never reach its last
