@@ -4,14 +4,18 @@ training.
 
 from mutant import bug, void
 
-SYNC_ROUND = "protocol/sync_round.py"
+SYNC_ROUND = "steps/machine.py"
 DEALER = "protocol/part_dealer.py"
 SEEN = "protocol/contributions.py"
 GATE = "protocol/async_updates.py"
 MEMBERSHIP = "protocol/membership.py"
 
 SYNC = [
-    bug(SYNC_ROUND, "SyncRound.offer", "if base_version < self.version:\n    return False"),
+    bug(
+        "roles/parameter_server/update_rules.py",
+        "SyncRound.offer",
+        "if base_version < self.version:\n    return False",
+    ),
     bug(
         SYNC_ROUND,
         "SyncDecision.decided",

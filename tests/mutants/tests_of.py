@@ -111,7 +111,7 @@ MIRRORED = {
     "protocol/part_dealer.py": ["protocol/test_lanes.py", "protocol/test_part_dealer.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
     "protocol/tally.py": ["protocol/test_tally.py", "strategies/test_order_book.py"],
-    "protocol/sync_round.py": [
+    "steps/machine.py": [
         "protocol/test_sync_round.py",
         "roles/test_parts.py",
         "roles/test_sync_pushes.py",
@@ -133,6 +133,7 @@ MIRRORED = {
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
     "roles/parameter_server/update_rules.py": [
+        "protocol/test_sync_round.py",
         "roles/test_async_pushes.py",
         "roles/test_parts.py",
         "roles/test_obedience.py",

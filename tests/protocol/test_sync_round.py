@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import every_row
 
-from dtrain.protocol.sync_round import NextVersion, SyncDecision, SyncRound, TooFew, quota
+from dtrain.roles.parameter_server.update_rules import SyncRound
+from dtrain.steps.machine import NextVersion, SyncDecision, TooFew, quota
 
 
 @every_row(

@@ -12,13 +12,13 @@ from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import StalenessRule
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
 from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.state.batch_cut import BatchCut, Dealt
 from dtrain.state.rounds import Rounds
+from dtrain.steps.machine import Contribution, NextVersion, SyncDecision
 from dtrain.training.parts import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]

@@ -46,10 +46,10 @@ from dtrain.messages import (
 from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.protocol.part_dealer import Lanes, PartDealer
-from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
 from dtrain.state.batch_cut import Dealt
+from dtrain.steps.machine import SyncDecision
 
 TAKEN: frozenset[type[AnyMessage]] = frozenset(
     {Complete, Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}

@@ -11,11 +11,10 @@ from dtrain.config.choices import TooFew
 from dtrain.control.interface import Action, Caller, Decide, NextTurn, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.sync_round import Contribution, NextVersion
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
 from dtrain.state.rounds import speeds_of
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import Contribution, NextVersion, StepMachine
 
 
 @dataclass(kw_only=True)

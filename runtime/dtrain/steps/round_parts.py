@@ -11,8 +11,7 @@ import msgspec
 
 from dtrain.messages.rounds import CompletePart, Deal, Known, MemberReport, MemberSeat, RoundMade
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.sync_round import NextVersion, SyncDecision
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import NextVersion, StepMachine, SyncDecision
 
 
 class RoundRules(msgspec.Struct, frozen=True, kw_only=True):

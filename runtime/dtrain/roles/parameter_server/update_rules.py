@@ -11,7 +11,7 @@ what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,8 +29,54 @@ from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.sync_round import Contribution, SyncRound
+from dtrain.steps.machine import Contribution
 from dtrain.types import Array, Blocks
+
+Gradient = TypeVar("Gradient")
+
+
+class SyncRound(Generic[Gradient]):
+    """One server's side: it holds contributions to the newest version until they are committed or stale."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.held: dict[Contribution, Gradient] = {}
+
+    def offer(self, contribution: Contribution, base_version: int, gradient: Gradient) -> bool:
+        """Hold a contribution; False if it is stale. Offering the same one again changes nothing.
+
+        Raises:
+            ValueError: a broken peer computed the gradient from a version that this server has not reached.
+        """
+        if base_version > self.version:
+            raise ValueError(
+                f"a gradient computed from version {base_version}, and version {self.version} is the newest"
+            )
+        if base_version < self.version:
+            return False
+        self.held.setdefault(contribution, gradient)
+        return True
+
+    def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
+        return [c for c in contributors if c not in self.held] if version == self.version else []
+
+    def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
+        """Take the contributors' gradients in order and move to the next version; None if done before.
+
+        Raises:
+            ValueError: the commit is for a version that this server has not reached, or names a contribution
+                it lacks.
+        """
+        if version < self.version:
+            return None
+        if version > self.version or self.missing(version, contributors):
+            raise ValueError(
+                f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}"
+            )
+        gradients = [self.held[contribution] for contribution in contributors]
+        self.held.clear()
+        self.version += 1
+        return gradients
 
 
 class UpdateRule(Protocol):

@@ -22,9 +22,8 @@ from dtrain.parameters.updater import BLOCK_ELEMENTS, Contributions, run_here
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.runs.ledger import COMPUTE, INPUT, WAIT
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import Contribution, NextVersion, StepMachine, SyncDecision
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, NoExchangeError, Stepped
 from dtrain.strategies.replicas.calls import ReplicaThreads, ThreadMeeting
