@@ -92,8 +92,8 @@ SERVER = [
     bug(
         MACHINE,
         "ParameterServer._push",
-        "(held.generation, held.term) != (message.generation, message.term)",
-        "held.generation != message.generation",
+        "self._in_term(message)",
+        "self.held",
     ),
     bug(
         MACHINE,
@@ -135,7 +135,7 @@ SERVER = [
     bug(
         "roles/parameter_server/questions.py",
         "Snapshots.keeps",
-        "now < self._marked_until_s and delivery[2].part not in self._covers",
+        "delivery[2].part not in self._covers",
         "False",
         says="no push waits",
     ),

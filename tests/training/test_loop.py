@@ -103,7 +103,7 @@ def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=
             validate,
         )
 
-    loop = TrainingLoop(session, epochs, make, train_step, str, totals, lead)
+    loop = TrainingLoop(session, make, train_step, str, totals, lead)
     loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut()).at])
 
 

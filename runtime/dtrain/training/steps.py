@@ -37,7 +37,7 @@ from dtrain.learning.graphs.passes import Going, Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
 from dtrain.messages import Sums
 from dtrain.protocol.tally import merged
-from dtrain.strategies.interface import NoExchangeError, Replica, Weights
+from dtrain.strategies.interface import Computing, NoExchangeError, Replica, Weights
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
@@ -126,7 +126,7 @@ class TrainingStep(EvaluationStep):
         scale: LossScale = WHOLE,
         *,
         sums: StepSums | None = None,
-        stage: Callable[..., StepResult] | None = None,
+        computing: Computing | None = None,
     ) -> None:
         """Begin.
 
@@ -138,12 +138,12 @@ class TrainingStep(EvaluationStep):
             chance: the source of chance of this part.
             scale: what makes the gradients those of a whole batch.
             sums: over the replicas of the step, where layers need them.
-            stage: what computes in a task that has a part of the model.
+            computing: which part of the model this task has; None: all of it.
         """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
-        self._stage = stage
+        self._computing = computing or Computing()
         self.sums = sums
         self._scale = scale
         self._begun = False
@@ -159,7 +159,7 @@ class TrainingStep(EvaluationStep):
     @property
     def sees_outputs(self) -> bool:
         """Whether this task has computed the outputs of the model; of several stages the last one has."""
-        return self._stage is None or self.outputs is not None
+        return self._computing.stage is None or self.outputs is not None
 
     def _drawn_from(self) -> np.random.Generator:
         """Return `rng`, made when asked for: few models ask, and making it costs a tenth of a small step."""
@@ -204,8 +204,9 @@ class TrainingStep(EvaluationStep):
         x = self.x if x is None else x
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
+        network = self._computing.network or self._model.network
         compute = partial(
-            self._stage or self._model.network.loss_and_gradients,
+            self._computing.stage or network.loss_and_gradients,
             self._weights,
             x,
             y,
@@ -302,7 +303,7 @@ class TrainingStep(EvaluationStep):
 
     def _check_whole(self, method: str) -> None:
         """Raise a `ProgramError` in a pipeline, of which each task has one stage of the model."""
-        if self._stage is not None:
+        if self._computing.stage is not None:
             raise ProgramError(
                 f"{self._model.name}: train_step: {method} needs the whole model in one task, and here each "
                 "has a stage of it; expected loss_and_gradients alone, or another strategy than pipeline"
@@ -441,7 +442,7 @@ class StepMaker(NamedTuple):
         chance: makes the generator of a part by its number.
         of_parts: whether a step is made of parts of its batch; in local steps each is a step of its own.
         sums: whether layers need sums over the replicas of a step.
-        stage: what computes in a task that has a part of the model.
+        computing: which part of the model this task has.
     """
 
     model: Architecture
@@ -450,7 +451,7 @@ class StepMaker(NamedTuple):
     of_parts: bool
     weighs_examples: bool
     sums: bool
-    stage: Callable[..., StepResult] | None
+    computing: Computing
 
     def make(self, replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
         scale = part.scale(self.weighs_examples) if self.of_parts else WHOLE
@@ -458,7 +459,9 @@ class StepMaker(NamedTuple):
         if self.sums:
             sums = StepSums(partial(_sum_in_step, replica), batch.size if self.weighs_examples else 1.0)
         drawn = partial(self.chance, number)
-        return TrainingStep(self.model, self.loss, batch, replica, drawn, scale, sums=sums, stage=self.stage)
+        return TrainingStep(
+            self.model, self.loss, batch, replica, drawn, scale, sums=sums, computing=self.computing
+        )
 
 
 def _sum_in_step(replica: Replica, array: Array) -> Array:

@@ -267,7 +267,6 @@ class Fit(msgspec.Struct):
             self._warn_of_places()
         return TrainingLoop(
             training,
-            epochs,
             make_step=self._steps(training).make,
             train_step=context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(self._computing.network if whole else None, step),
@@ -287,7 +286,7 @@ class Fit(msgspec.Struct):
             of_parts=not context.local_steps,
             weighs_examples=context.weighs_examples,
             sums=model.has_layers and model.network.sums_over_replicas,
-            stage=self._computing.stage,
+            computing=self._computing,
         )
 
     def _lead(self, training: Training, epochs: Epochs) -> Leading:
