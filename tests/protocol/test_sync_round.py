@@ -7,8 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import every_row
 
+from dtrain.protocol.part_dealer import PartDealer
 from dtrain.roles.parameter_server.update_rules import SyncRound
-from dtrain.steps.machine import NextVersion, SyncDecision, TooFew, quota
+from dtrain.state.batch_cut import Dealt
+from dtrain.steps.machine import NextVersion, StepMachine, TooFew, quota
 
 
 @every_row(
@@ -71,12 +73,10 @@ def test_a_commit_that_cannot_be_carried_out_changes_nothing(version, contributo
 
 
 def decision(parts, *, servers=1, replicas=None, live=None, whole=True, **more):
-    made = SyncDecision(
-        0, servers, parts, replicas or parts, whole, live=frozenset(live or range(replicas or parts)), **more
-    )
-    if whole:
-        made.begin(range(parts))
-    return made
+    replicas = replicas or parts
+    dealer = PartDealer.of(Dealt(parts), whole=whole)
+    about = {"servers": servers, "replicas": replicas, "live": frozenset(live or range(replicas)), **more}
+    return StepMachine(dealer=dealer, version=0, max_steps=100, **about)
 
 
 def contribute(made, rank, part, *, incarnation=1, ordinal=0, servers=None):
@@ -84,8 +84,9 @@ def contribute(made, rank, part, *, incarnation=1, ordinal=0, servers=None):
     contribution = (rank, incarnation, ordinal)
     for server in range(made.servers) if servers is None else servers:
         if server == 0:
-            made.offer(contribution, part)
-        made.report(server, contribution, made.version)
+            made.contribute(contribution, part, examples=1)
+        else:
+            made.report(server, contribution, made.version)
     return contribution
 
 
@@ -133,17 +134,18 @@ def test_parts_without_examples_count_in_the_divisor_and_refused_ones_do_not():
 
 def test_a_batch_of_refused_gradients_makes_no_version():
     made = decision(2)
-    made.settle(0, empty=False)
-    made.settle(1, empty=False)
-    assert made.all_refused
+    made.refuse(0, 0)
+    assert made.dealer.batch == 0
+    made.refuse(1, 1)
     assert made.decided() is None
+    assert (made.version, made.dealer.batch) == (0, 1)
 
 
 def test_a_server_that_says_late_that_it_held_the_contribution_before_does_not_complete_this_one():
     made = decision(1, servers=2)
     contribute(made, 0, 0)
-    made.committed()
-    made.begin([1])
+    made.report(1, (0, 1, 0), 0)
+    made.advance(made.decided())
     contribution = contribute(made, 0, 1, servers=[0])
     made.report(1, contribution, 0)
     assert made.decided() is None
@@ -154,8 +156,8 @@ def test_a_server_that_says_late_that_it_held_the_contribution_before_does_not_c
 def test_reports_of_an_earlier_version_change_nothing():
     made = decision(2)
     contribute(made, 0, 0)
-    made.committed()
-    made.begin([2, 3])
+    contribute(made, 1, 1)
+    made.advance(made.decided())
     made.report(0, (1, 1, 0), 0)
     assert made.awaited() == ({0, 1}, [])
 
@@ -171,31 +173,31 @@ def test_with_backups_the_first_complete_parts_make_the_version():
 
 def test_too_few_says_since_when_and_forgets_when_enough_are_back():
     made = decision(2, live=[0])
-    assert made.too_few(5.0) == TooFew(1, 2, 5.0)
-    assert made.too_few(9.0) == TooFew(1, 2, 5.0)
-    made.members_changed({0, 1})
-    assert made.too_few(10.0) is None
-    made.members_changed({0})
-    assert made.too_few(11.0) == TooFew(1, 2, 11.0)
+    assert made.shortage(5.0) == TooFew(1, 2, 5.0)
+    assert made.shortage(9.0) == TooFew(1, 2, 5.0)
+    made.change_members({0, 1})
+    assert made.shortage(10.0) is None
+    made.change_members({0})
+    assert made.shortage(11.0) == TooFew(1, 2, 11.0)
 
 
 def test_what_the_dead_completed_counts():
     made = decision(2)
     contribute(made, 0, 0)
-    made.members_changed({1})
-    assert made.too_few(0.0) is None
+    made.change_members({1})
+    assert made.shortage(0.0) is None
 
 
 def test_shrink_lets_those_who_live_contribute_more_parts_but_never_makes_nothing():
     made = decision(3, shrink=True)
     assert made.quota == 1
-    made.members_changed({0, 2})
+    made.change_members({0, 2})
     assert made.quota == 2
-    assert made.too_few(0.0) is None
-    made.members_changed({0})
+    assert made.shortage(0.0) is None
+    made.change_members({0})
     assert made.quota == 3
-    made.members_changed(frozenset())
-    assert made.too_few(0.0) == TooFew(0, 3, 0.0)
+    made.change_members(frozenset())
+    assert made.shortage(0.0) == TooFew(0, 3, 0.0)
 
 
 def test_while_a_contribution_is_on_its_way_the_server_that_lacks_it_is_awaited_and_not_the_replica():
@@ -204,7 +206,7 @@ def test_while_a_contribution_is_on_its_way_the_server_that_lacks_it_is_awaited_
     assert made.awaited() == ({0, 1}, [])
     contribute(made, 0, 0, servers=[0])
     assert made.awaited() == ({1}, [2])
-    made.members_changed({1})
+    made.change_members({1})
     assert made.awaited() == ({1}, [])
 
 
@@ -223,7 +225,7 @@ def test_a_replica_that_was_started_again_is_awaited_and_not_what_its_process_be
     made = decision(2, servers=2)
     contribute(made, 0, 0, servers=[0])
     assert made.awaited() == ({1}, [1])
-    made.members_changed({0, 1}, anew=[0])
+    made.change_members({0, 1}, anew=[0])
     assert made.awaited() == ({0, 1}, [])
 
 
@@ -231,7 +233,7 @@ def test_those_who_are_lost_are_awaited_when_all_others_have_done_their_share():
     made = decision(3)
     contribute(made, 0, 0)
     contribute(made, 2, 2)
-    made.members_changed({0, 2})
+    made.change_members({0, 2})
     assert made.awaited() == ([1], [])
 
 
@@ -261,9 +263,10 @@ def test_what_is_decided_is_what_the_twin_finds(reports, servers):
         if server < servers:
             contribution = (rank, incarnation, 0)
             said.append((server, contribution, part))
-            if server == 0 and contribution not in made._part_of:
-                made.offer(contribution, part)
-            made.report(server, contribution, 0)
+            if server == 0 and contribution not in made.contributed:
+                made.contribute(contribution, part, examples=1)
+            else:
+                made.report(server, contribution, 0)
         complete = twin_complete(said, servers)
         assert made.complete == complete
         whole = len(complete) == 4

@@ -48,7 +48,6 @@ from dtrain.protocol.part_dealer import Lanes, PartDealer
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
 from dtrain.state.batch_cut import Dealt
-from dtrain.steps.machine import SyncDecision
 
 TAKEN: frozenset[type[AnyMessage]] = frozenset(
     {Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}
@@ -160,13 +159,14 @@ class ControlPlane:
                 torn=bool(state.contents),
                 too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
             )
-        shrinks = training.too_few == TooFew.SHRINK
-        decision = SyncDecision(
-            state.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
-        )
         return SyncSteps(
             dealer=dealer,
-            decision=decision,
+            version=state.version,
+            servers=servers,
+            replicas=len(ranks),
+            live=ranks,
+            shrink=training.too_few == TooFew.SHRINK,
+            host=host,
             tally=tally,
             training=training,
             followers=self.followers,

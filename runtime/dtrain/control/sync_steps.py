@@ -55,7 +55,7 @@ class SyncSteps(StepMachine):
 
     @property
     def too_few(self) -> bool:
-        return self.decision.too_few_since_s is not None
+        return self.too_few_since_s is not None
 
     @property
     def awaits_others(self) -> bool:
@@ -64,7 +64,7 @@ class SyncSteps(StepMachine):
     @property
     def fingerprint(self) -> Hashable:
         """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
-        return self.decision.version, self.shared_out
+        return self.version, self.shared_out
 
     def told_to(self, rank: int) -> Open:
         """Return the sums of the epochs that have not ended, to the leader alone."""
@@ -131,9 +131,8 @@ class SyncSteps(StepMachine):
             decided += self._deal_to(contribution)
         return decided
 
-    def complete(self, server: int, message: Complete) -> list[Action]:
-        contribution = (message.rank, message.incarnation, message.ordinal)
-        self.reported(server, contribution, message.version)
+    def reported(self, server: int, message: Complete) -> list[Action]:
+        self.report(server, (message.rank, message.incarnation, message.ordinal), message.version)
         return self.decide()
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
@@ -164,7 +163,7 @@ class SyncSteps(StepMachine):
         decided = self.decide()
         if self.rests:
             return decided
-        found = self.decision.too_few(now)
+        found = self.shortage(now)
         if found is None:
             return decided
         waited_s = now - found.since_s

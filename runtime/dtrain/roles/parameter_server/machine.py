@@ -296,7 +296,7 @@ class ParameterServer:
     def _complete(self, server: int, message: Complete) -> list[Action]:
         held = self._in_term(message)
         steps = None if held is None else held.steps
-        return steps.complete(server, message) if isinstance(steps, SyncSteps) else []
+        return steps.reported(server, message) if isinstance(steps, SyncSteps) else []
 
     def _follow(self, message: Commit | Release) -> list[Action]:
         """Carry out what the control host has decided."""
