@@ -32,14 +32,14 @@ PUSHES = [
     bug(
         STEPS,
         "StepMachine.rests",
-        "self.version >= self.max_steps or self.held_back",
-        "self.version >= self.max_steps",
+        "self.version >= self.max_steps or self.held_back or self.failed is not None",
+        "self.version >= self.max_steps or self.failed is not None",
     ),
     bug(
         STEPS,
         "StepMachine.rests",
-        "self.version >= self.max_steps or self.held_back",
-        "self.held_back",
+        "self.version >= self.max_steps or self.held_back or self.failed is not None",
+        "self.held_back or self.failed is not None",
     ),
     void(
         SYNC_STEPS,

@@ -14,7 +14,7 @@ from dtrain.protocol.part_dealer import NO_PART
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
 from dtrain.state.rounds import speeds_of
-from dtrain.steps.machine import Contribution, NextVersion, StepMachine
+from dtrain.steps.machine import Contribution, StepMachine
 
 
 @dataclass(kw_only=True)
@@ -37,7 +37,6 @@ class SyncSteps(StepMachine):
     term: int
     missing: Callable[[], str]
     leader: int | None = None
-    failed: Refusal | None = None
     shared_out: int = 0
     by_speed: bool = False
     step_s: dict[int, float] = field(default_factory=dict, init=False)
@@ -50,10 +49,6 @@ class SyncSteps(StepMachine):
     # How training stands
 
     @property
-    def rests(self) -> bool:
-        return self.failed is not None or super().rests
-
-    @property
     def too_few(self) -> bool:
         return self.too_few_since_s is not None
 
@@ -63,7 +58,7 @@ class SyncSteps(StepMachine):
 
     @property
     def fingerprint(self) -> Hashable:
-        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
+        """All that `next_part` depends on beside what each rank has done: while it stays, refusals stay."""
         return self.version, self.shared_out
 
     def told_to(self, rank: int) -> Open:
@@ -89,15 +84,10 @@ class SyncSteps(StepMachine):
 
     # Parts
 
-    def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute."""
-        part = self.next_part(rank)
-        return part != NO_PART, part
-
     def next_turn(self, rank: int) -> NextTurn:
         """Deal to a replica what it may push next."""
-        ticket, part = self.permit(rank)
-        return NextTurn(ticket=ticket, part=part, tally=self.told_to(rank), speeds=self.speeds)
+        part = self.next_part(rank)
+        return NextTurn(ticket=part != NO_PART, part=part, tally=self.told_to(rank), speeds=self.speeds)
 
     def refused(self, rank: int, part: int) -> NextTurn:
         """Note a gradient that is not finite; return what the replica may push next."""
@@ -125,7 +115,7 @@ class SyncSteps(StepMachine):
             self.step_s[rank] = (self.step_s.get(rank, push.step_s) + push.step_s) / 2
         passes_over = self.contribute(contribution, push.part, push.examples, push.empty)
         decided = self.share_out(now) if passes_over else self.decide()
-        # else there is no other part for the replica, and `permit` need not be asked
+        # else there is no other part for the replica, and `next_part` need not be asked
         may_be_another = not dealer.whole or bool(dealer.due) or contribution[0] in dealer.current
         if contribution in self.pending and may_be_another:
             decided += self._deal_to(contribution)
@@ -147,8 +137,8 @@ class SyncSteps(StepMachine):
 
     def _deal_to(self, contribution: Contribution) -> list[Action]:
         """If there is another part for a replica that waits, let it go on, on every server."""
-        may, part = self.permit(contribution[0])
-        if not may:
+        part = self.next_part(contribution[0])
+        if part == NO_PART:
             return []
         self.released.add(contribution)
         del self.pending[contribution]
@@ -188,18 +178,15 @@ class SyncSteps(StepMachine):
             parts=decided.parts,
         )
         self.last_commit = commit
-        self._made(decided)
+        for contribution in decided.contributors:
+            self.tally.add(self.version, self.pushes[contribution].sums)
+        self.advance(decided)
+        self._forget_pushes()
         return self._decision(commit)
 
     def _decision(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
         """Return a decision as it goes to every server, the host's own last."""
         return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
-
-    def _made(self, decided: NextVersion) -> None:
-        for contribution in decided.contributors:
-            self.tally.add(self.version, self.pushes[contribution].sums)
-        self.advance(decided)
-        self._forget_pushes()
 
     def _forget_pushes(self) -> None:
         self.pushes.clear()

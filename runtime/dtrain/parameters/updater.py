@@ -162,10 +162,7 @@ class _GroupUpdate:
         blocks = [each[self._part][block.elements] for each in given.blocks]
         return mean_of_floats(blocks, given.count, given.weights, np.empty_like(blocks[0]))
 
-    def _limited(self, block: Block) -> Array:
-        mean = self.mean(block)
-        if not self._limits:
-            return mean
+    def _limited(self, block: Block, mean: Array) -> Array:
         limited = mean.copy()
         for start, stop, factor in self._limits:
             if start < block.stop and block.start < stop:
@@ -186,7 +183,9 @@ class _GroupUpdate:
         for name, slot in slots.items() if new is not now else ():
             if new[name] is not now[name]:
                 slot[...] = now[name][elements]
-        mean = self._limited(block)
+        mean = self.mean(block)
+        if self._limits:
+            mean = self._limited(block, mean)
         step.optimizer.update(value, mean, slots, step.number, rate_scale=given.rate_scale, out=out)
         if step.ends:
             step.optimizer.finalize(out, slots)
@@ -318,7 +317,8 @@ class Updater:
         dense: blocks of the groups of dense variables, whatever the step is.
         blocks: to be made. Together they are everything that changes, but for those `beside`.
         beside: blocks to be made beside their tables, and carried into them when all of them are made.
-        pieces: of the mean gradient, where its norm is limited: all are squared before a block is made.
+        limited: whether all `pieces` are to be squared, and then `limit` called, before a block is made.
+        pieces: of the mean gradient, where its norm is limited.
     """
 
     def __init__(
@@ -348,6 +348,7 @@ class Updater:
         self.dense: Sequence[Block] = [block for group in groups for block in group.blocks]
         self._groups = groups
         self._of_variables: list[list[Piece]] = []
+        self.limited = False
         self.blocks: Sequence[Block] = self.dense
         self.beside: Sequence[Block] = ()
         self.pieces: Sequence[Piece] = ()
@@ -364,6 +365,7 @@ class Updater:
             limited = bool(step.given.blocks) and not step.optimizer.elementwise
             self._limit([1.0] * len(self._of_variables))
             self._of_variables = self._cut_pieces() if limited else []
+            self.limited = bool(self._of_variables)
             self.pieces = [piece for pieces in self._of_variables for piece in pieces]
 
     @property
@@ -384,11 +386,6 @@ class Updater:
         self._parts[block.part].finalize(block)
 
     # Limits of norms
-
-    @property
-    def limited(self) -> bool:
-        """Whether all pieces are to be squared, and then `limit` called, before a block is made."""
-        return bool(self._of_variables)
 
     @cached_property
     def _of_groups(self) -> list[list[Piece]]:

@@ -34,6 +34,7 @@ from math import ceil
 
 import msgspec
 
+from dtrain.messages import Refusal
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 
 Contribution = tuple[int, int, int]
@@ -84,6 +85,7 @@ class StepMachine:
             the values may be about to change, or the optimizer of the replicas.
         until: the version at which the leader holds training: none is made beyond it; None: there is none.
         ranks: the only replicas that are dealt parts; None: all.
+        failed: why no version is made any more; None: some may be.
         turn: where more replicas live than a batch has parts, those that compute one of this batch; None:
             all.
         batches: how many batches and versions have begun, for who waits for the next one.
@@ -105,6 +107,7 @@ class StepMachine:
     rests_held: bool = False
     until: int | None = None
     ranks: Set[int] | None = None
+    failed: Refusal | None = None
     turn: Set[int] | None = field(default=None, init=False)
     batches: int = field(default=0, init=False)
     contributed: dict[Contribution, int] = field(default_factory=dict, init=False)
@@ -132,7 +135,7 @@ class StepMachine:
     @property
     def rests(self) -> bool:
         """Whether no version is made now, whatever is contributed."""
-        return self.version >= self.max_steps or self.held_back
+        return self.version >= self.max_steps or self.held_back or self.failed is not None
 
     def awaited(self) -> tuple[Collection[int], Collection[int]]:
         """Return the ranks that owe a part, and the servers that lack one."""

@@ -38,6 +38,7 @@ class TermState(msgspec.Struct, kw_only=True):
     """
 
     begun: FitState
+    generation: int
     term: int
     plan: Plan
     training: ServerSection
@@ -74,6 +75,7 @@ class TermState(msgspec.Struct, kw_only=True):
         steps = control.steps_of(message, training)
         return cls(
             begun=state.but(plan=None),
+            generation=state.generation,
             term=message.term,
             plan=plan,
             training=training,
@@ -86,10 +88,6 @@ class TermState(msgspec.Struct, kw_only=True):
         )
 
     # How training stands
-
-    @property
-    def generation(self) -> int:
-        return self.begun.generation
 
     @property
     def lineage(self) -> Lineage:
@@ -198,7 +196,7 @@ class TermState(msgspec.Struct, kw_only=True):
                 raise InputError("it is of no steps, or these took no time that there is")
             if not message.examples and isinstance(self.rule, AsyncRule):
                 raise InputError("it is of no examples, and no batch is in async")
-            if self.applied is not None and (far := self.applied.obstacle(message.part)):
+            if isinstance(self.rule, AsyncRule) and (far := self.rule.applied.obstacle(message.part)):
                 raise InputError(far)
             if message.sums is not None:
                 tally.check(message.sums)

@@ -57,9 +57,6 @@ class SyncRound(Generic[Gradient]):
         self.held.setdefault(contribution, gradient)
         return True
 
-    def missing(self, version: int, contributors: Iterable[Contribution]) -> list[Contribution]:
-        return [c for c in contributors if c not in self.held] if version == self.version else []
-
     def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
         """Take the contributors' gradients in order and move to the next version; None if done before.
 
@@ -69,7 +66,7 @@ class SyncRound(Generic[Gradient]):
         """
         if version < self.version:
             return None
-        if version > self.version or self.missing(version, contributors):
+        if version > self.version or not self.held.keys() >= set(contributors):
             raise ValueError(
                 f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}"
             )
