@@ -74,6 +74,7 @@ MIRRORED = {
     "parameters/compression.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
     "parameters/placement.py": ["protocol/test_placement.py"],
     "parameters/store.py": [
+        "strategies/test_variables_follow.py",
         "roles/test_store.py",
         "collectives/test_row_update.py",
         "roles/test_in_place.py",
@@ -99,7 +100,6 @@ MIRRORED = {
     ],
     "steps/follower.py": ["steps"],
     "steps/leader.py": ["steps"],
-    "variables/shown_variables.py": ["strategies/test_variables_follow.py"],
     "parameters/versions.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],
     "protocol/async_updates.py": [

@@ -8,9 +8,10 @@ A change of the optimizer or of values holds from one version on: rule *Configur
 (docs/design/protocol.md#configuration-changes).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakMethod
 
 import msgspec
 import numpy as np
@@ -33,7 +34,6 @@ from dtrain.parameters.updater import (
 )
 from dtrain.parameters.versions import BufferAllocator, CopyOnWriteSnapshot, VersionedBuffers
 from dtrain.types import Array, Blocks
-from dtrain.variables.shown_variables import ShownVariables, replacing
 
 Values = Sequence[np.ndarray[Any, Any]]
 
@@ -61,6 +61,29 @@ def laid_over(values: Values, earlier: Values) -> Values:
     if not (values and earlier):
         return values or earlier
     return [new if new.size else old for new, old in zip(values, earlier, strict=True)]
+
+
+class ShownVariables(dict[str, Array]):
+    """Variables by name.
+
+    Attributes:
+        follower: a method that is called with the new array of each old one, by its identity, when arrays
+            were replaced; whoever keeps such arrays sets it.
+    """
+
+    follower: WeakMethod[Callable[[Mapping[int, Array]], None]] | None = None
+
+    def show(self, arrays: Mapping[str, Array], replaced: Mapping[int, Array]) -> None:
+        """Let these arrays stand in the place of those of the same names; `replacing` makes `replaced`."""
+        self.update(arrays)
+        follow = None if self.follower is None else self.follower()
+        if follow is not None:
+            follow(replaced)
+
+
+def replacing(old: Mapping[str, Array], new: Mapping[str, Array]) -> dict[int, Array]:
+    """Return what to hand to `ShownVariables.show` with `new` while it has `old`."""
+    return {id(array): new[name] for name, array in old.items()}
 
 
 class Store:

@@ -24,6 +24,7 @@ from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.layers.weights import fitting
 from dtrain.learning.optimizers import Optimizer
+from dtrain.parameters.store import ShownVariables
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.model_files import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
@@ -35,7 +36,6 @@ from dtrain.training.access import WithAccess
 from dtrain.training.batches import Batches
 from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
-from dtrain.variables.shown_variables import ShownVariables
 
 if TYPE_CHECKING:  # loaded where a program asks for it
     from dtrain.learning.graphs.costs import Profile

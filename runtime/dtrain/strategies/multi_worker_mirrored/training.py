@@ -142,9 +142,11 @@ class ReplicaTraining(TurnTraining):
     # Waits for the leader
 
     def wait_for_order(self) -> None:
-        self._wait_while(
-            lambda: not self.finished and self.book.is_held(self.global_step), f"step {self.global_step + 1}"
-        )
+        def is_held() -> bool:
+            return self.book.is_held(self.global_step) and not self.finished
+
+        if is_held():
+            self._wait_while(is_held, f"step {self.global_step + 1}")
 
     def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
         """Wait for the leader; return early if this task leads now."""
@@ -206,7 +208,7 @@ class ReplicaTraining(TurnTraining):
         writes = values is not None or (order.stop and not self.finished)
         number, end = book.order.number + 1, self._end_of(order)
         book.give(LeaderOrder(number, optimizer, order.until, end, version), values, version)
-        driver.limit(order.until)
+        driver.heed()
         if writes:
             driver.void(values=True)
             book.carried_out()
@@ -277,7 +279,7 @@ class ArenaReplica(TurnReplica):
     def next_batch(self) -> int:
         part = self._driver.next_part()
         if part != NO_PART:
-            self._part, self._place = part, self._driver.place_of(part)
+            self._part, self._place = part, self._driver.place
             self.gradients, self.updates = self._memory_of(self._place)
         return part
 

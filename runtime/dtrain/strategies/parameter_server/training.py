@@ -228,7 +228,7 @@ class ServerTraining(TurnTraining):
         return self._machine.cut
 
     @property
-    def repairs(self) -> bool:
+    def repairs(self) -> bool:  # type: ignore[override]
         return self._machine.turn.repairs
 
     @property
