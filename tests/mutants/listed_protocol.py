@@ -6,7 +6,7 @@ from mutant import bug, void
 
 SYNC_ROUND = "steps/machine.py"
 DEALER = "protocol/part_dealer.py"
-SEEN = "protocol/contributions.py"
+SEEN = "roles/parameter_server/update_rules.py"
 GATE = "protocol/async_updates.py"
 MEMBERSHIP = "protocol/membership.py"
 

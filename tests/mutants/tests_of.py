@@ -107,7 +107,6 @@ MIRRORED = {
         "protocol/test_delay_compensation.py",
         "protocol/test_staleness.py",
     ],
-    "protocol/contributions.py": ["protocol/test_exactly_once.py"],
     "protocol/part_dealer.py": ["protocol/test_lanes.py", "protocol/test_part_dealer.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
     "protocol/tally.py": ["protocol/test_tally.py", "strategies/test_order_book.py"],
@@ -133,6 +132,7 @@ MIRRORED = {
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
     "roles/parameter_server/update_rules.py": [
+        "protocol/test_exactly_once.py",
         "protocol/test_sync_round.py",
         "roles/test_async_pushes.py",
         "roles/test_parts.py",

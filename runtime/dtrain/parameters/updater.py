@@ -85,7 +85,7 @@ class Contributions(msgspec.Struct, frozen=True):
         return cls(blocks, count, weights, version)
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, dict=True):
     """Elements `start` to `stop` of a group, or so many of the rows that a step moves of a table.
 
     Attributes:
@@ -96,7 +96,7 @@ class Block(msgspec.Struct, frozen=True):
     start: int
     stop: int
 
-    @property
+    @cached_property
     def elements(self) -> slice:
         return slice(self.start, self.stop)
 

@@ -188,7 +188,8 @@ class StepMachine:
             len(dealer.parts_of[rank]) < self.quota and (turn is None or rank in turn)
         ):
             return NO_PART
-        fresh = not self.retry or dealer.outstanding < (self.max_steps - self.version) * dealer.parts
+        left = (self.max_steps - self.version) * dealer.parts
+        fresh = not self.retry or len(dealer.due) + len(dealer.given) < left
         return dealer.give(rank, live if turn is None else turn, fresh=fresh)
 
     def too_late(self, rank: int, part: int) -> bool:

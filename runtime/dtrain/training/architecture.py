@@ -430,7 +430,7 @@ class Architecture(WithAccess):
 
     def _follow(self, replaced: Mapping[int, Array]) -> None:
         """Let new arrays stand wherever this model, and those that use its layers, keep the old ones."""
-        layers = self.network.layers if self.has_layers else ()
+        layers = () if self._network is None else self._network.layers
         for model in {self, *(user for layer in layers for user in layer.used_by)}:
             values = model._values
             if values is not None and not isinstance(values, ShownVariables):

@@ -135,7 +135,7 @@ class MemberDriver(MemberRounds):
 
     def give(self, place: int, rows: Mapping[str, SparseRows]) -> bool:
         """Write the rows of a part's gradient, before `contribute`; return whether all of it is finite."""
-        blocks = self.gradients(place).blocks[0]
+        blocks = self._arena.gradients[place].blocks[0]
         if (here := self._arena.rows).tables:
             here.put(place, rows)
             blocks = [*blocks, *here.blocks(place)]

@@ -20,8 +20,7 @@ from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.contributions import Seen, SeenPushes
-from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
+from dtrain.roles.parameter_server.update_rules import AsyncRule, Seen, SeenPushes, SyncRule
 from dtrain.state.batch_cut import NOTHING_DEALT, UNCUT, BatchCut
 from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
 from dtrain.types import Blocks

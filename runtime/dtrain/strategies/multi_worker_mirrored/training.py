@@ -131,7 +131,7 @@ class ReplicaTraining(TurnTraining):
         """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
         outcome = self.driver.contribute(part, examples, sums, finite)
         self._lead_if_due()
-        if outcome.verdict is not Verdict.PENDING:
+        if outcome.verdict is not Verdict.PENDING and self.book.is_held(self.global_step):
             self.wait_for_order()
         return outcome
 
@@ -142,11 +142,9 @@ class ReplicaTraining(TurnTraining):
     # Waits for the leader
 
     def wait_for_order(self) -> None:
-        def is_held() -> bool:
-            return self.book.is_held(self.global_step) and not self.finished
-
-        if is_held():
-            self._wait_while(is_held, f"step {self.global_step + 1}")
+        self._wait_while(
+            lambda: not self.finished and self.book.is_held(self.global_step), f"step {self.global_step + 1}"
+        )
 
     def _wait_while(self, goes_on: Callable[[], bool], what: str) -> None:
         """Wait for the leader; return early if this task leads now."""

@@ -337,7 +337,7 @@ class RoundReplica(ServerReplica):
         return OptimizerState(self._updates, self._store.all_slots())
 
     @property
-    def _step_s(self) -> float:
+    def _step_s(self) -> float:  # type: ignore[override]
         return (self._training.parts.clock.now() - self._began_s) / self._steps
 
     @property
