@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dtrain.collectives.step import Phase
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError, PeerError
-from dtrain.messages import AnyMessage, Verdict
+from dtrain.messages import AnyMessage
 from dtrain.messages.rounds import (
     CallMade,
     CompletePart,
@@ -22,7 +22,6 @@ from dtrain.messages.rounds import (
     Told,
 )
 from dtrain.parameters.store import TwoSidedStore
-from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.lane_work import LaneJob, LaneWork
 from dtrain.roles.collective.over_hosts import OverHosts
@@ -42,8 +41,6 @@ from dtrain.steps.follower import (
 from dtrain.steps.member import RoundMember
 from dtrain.wire.one_host.members import MemberLinks
 
-PENDING = Outcome(Verdict.PENDING)
-FINISHED = Outcome(Verdict.FINISHED)
 LINK_S = 10.0
 """The seconds after which a member counts as ended to which there is no socket, if its process does not live.
 """

@@ -20,7 +20,7 @@ what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -135,42 +135,6 @@ class SeenPushes:
         )
 
 
-class UpdateRule(Protocol):
-    """The way from gradients to versions of one server's variables."""
-
-    version: int
-
-    def push(
-        self,
-        caller: Caller,
-        replica: str,
-        rank: int,
-        push: Push,
-        blocks: Sequence[Array],
-        now: float,
-        *,
-        again: bool,
-    ) -> list[Action]:
-        """Deal with a gradient that has passed every check.
-
-        Args:
-            blocks: `[group]`, each flat and of the group's dtype and size; the sender's memory until it is
-                answered.
-            again: whether it has been seen before, and its verdict is still open.
-        """
-
-    def shown_to(self, rank: int, whole: bool = False) -> Sequence[Array]: ...
-
-    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]: ...
-
-    def end_at(self, version: int) -> list[Action]:
-        """Make this version the last one; answer the replicas that wait for a later one."""
-
-    def disconnected(self, caller: Caller) -> None: ...
-
-    def waiting(self) -> list[Caller]: ...
-
-
 class Waiting(msgspec.Struct, frozen=True):
     """A connection that waits for the version being made; after a break an old and a new one for a while."""
 
@@ -189,8 +153,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class SyncRule:
-    """Contributions to the newest version, held until it is decided which of them make the next one; see
-    `UpdateRule`.
+    """Contributions to the newest version, held until it is decided which of them make the next one.
 
     Attributes:
         until: the version at which the leader reads the values, and every replica is shown them whole; None:
@@ -226,6 +189,7 @@ class SyncRule:
         return self.until is not None and self.version >= self.until
 
     def end_at(self, version: int) -> list[Action]:
+        """Make this version the last one; answer the replicas that wait for a later one."""
         self.max_steps = version
         if self.version < version:
             return []  # the commit that makes it is under way
@@ -246,6 +210,13 @@ class SyncRule:
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
+        """Deal with a gradient that has passed every check.
+
+        Args:
+            blocks: `[group]`, each flat and of the group's dtype and size; the sender's memory until it is
+                answered.
+            again: whether it has been seen before, and its verdict is still open.
+        """
         contribution = (rank, push.incarnation, push.ordinal)
         if again:
             self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
@@ -421,7 +392,7 @@ def _by_process(contributions: Iterable[Contribution]) -> dict[tuple[int, int], 
 
 
 class AsyncRule:
-    """Gradients applied as they come; see `UpdateRule`.
+    """Gradients applied as they come.
 
     Attributes:
         rule: what becomes of a stale gradient; only the control host's server refuses one.
