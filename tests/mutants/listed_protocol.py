@@ -11,11 +11,7 @@ GATE = "protocol/async_updates.py"
 MEMBERSHIP = "protocol/membership.py"
 
 SYNC = [
-    bug(
-        "roles/parameter_server/update_rules.py",
-        "SyncRound.offer",
-        "if base_version < self.version:\n    return False",
-    ),
+    bug(SEEN, "SyncRule.push", "push.base_version < self.version", "False"),
     bug(
         SYNC_ROUND,
         "StepMachine.decided",

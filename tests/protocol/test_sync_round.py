@@ -2,13 +2,17 @@
 each time.
 """
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_by_row import every_row
 
+from dtrain.config import SyncSection
+from dtrain.messages import Commit, Push, Verdict
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.roles.parameter_server.update_rules import SyncRound
+from dtrain.roles.parameter_server.update_rules import SeenPushes, SyncRule
 from dtrain.state.batch_cut import Dealt
 from dtrain.steps.machine import NextVersion, StepMachine, TooFew, quota
 
@@ -23,52 +27,87 @@ def test_a_replica_contributes_once_unless_there_are_fewer_replicas_than_contrib
     assert quota(needed, replicas) == expected
 
 
+class Made:
+    """A store that notes of what each version was made."""
+
+    optimizer = SimpleNamespace(inner=None)
+
+    def __init__(self):
+        self.versions = []
+
+    def make(self, given):
+        self.versions.append((given.version, [block for (block,) in given.blocks]))
+
+    def shown(self, version, whole):
+        return ()
+
+
+def server(version=0):
+    """What a server but ps:0 holds of pushes, and what it has made of them."""
+    state = SimpleNamespace(version=version, max_steps=100, generation=1)
+    made, begun = Made(), SimpleNamespace(state=state, until=None, term=1)
+    return SyncRule(made, SeenPushes(), None, SyncSection(), begun), made
+
+
+def push(rule, rank, base, gradient, incarnation=1):
+    sent = Push(generation=1, incarnation=incarnation, sequence=1, base_version=base, plan_hash="")
+    return rule.push("caller", f"worker:{rank}", rank, sent, [gradient], 0.0, again=False)
+
+
+def commit(rule, version, contributors):
+    return rule.follow(
+        Commit(
+            generation=1, version=version, contributors=tuple(contributors), term=1, parts=len(contributors)
+        )
+    )
+
+
+def held_by(rule):
+    return sorted((report.rank, report.incarnation, report.ordinal) for report in rule.reports())
+
+
 def test_contributions_to_the_newest_version_are_held_and_later_ones_are_stale():
-    held = SyncRound(version=4)
-    assert held.offer((0, 1, 0), 4, "a")
-    assert held.commit(4, [(0, 1, 0)]) == ["a"]
-    assert held.version == 5
-    assert not held.offer((1, 1, 0), 4, "late")
-    assert held.held == {}
+    rule, made = server(version=4)
+    push(rule, 0, 4, "a")
+    commit(rule, 4, [(0, 1, 0)])
+    assert (made.versions, rule.version) == ([(4, ["a"])], 5)
+    (answer,) = push(rule, 1, 4, "late")
+    assert answer.message.verdict is Verdict.STALE
+    assert held_by(rule) == []
 
 
 def test_the_first_of_two_equal_contributions_stays():
-    held = SyncRound(version=0)
-    assert held.offer((0, 1, 0), 0, "first")
-    assert held.offer((0, 1, 0), 0, "second")
-    assert held.commit(0, [(0, 1, 0)]) == ["first"]
+    rule, made = server()
+    push(rule, 0, 0, "first")
+    push(rule, 0, 0, "second")
+    commit(rule, 0, [(0, 1, 0)])
+    assert made.versions == [(0, ["first"])]
 
 
 def test_a_dead_replica_s_half_and_its_successor_s_are_two_contributions():
-    held = SyncRound(version=0)
-    held.offer((0, 1, 0), 0, "dead")
-    held.offer((0, 2, 0), 0, "alive")
-    assert held.commit(0, [(0, 2, 0)]) == ["alive"]
-
-
-def test_a_gradient_from_the_future_is_a_broken_peer():
-    held = SyncRound(version=3)
-    with pytest.raises(ValueError, match="version 4, and version 3 is the newest"):
-        held.offer((0, 1, 0), 4, "x")
-    assert held.held == {}
+    rule, made = server()
+    push(rule, 0, 0, "dead")
+    push(rule, 0, 0, "alive", incarnation=2)
+    commit(rule, 0, [(0, 2, 0)])
+    assert made.versions == [(0, ["alive"])]
 
 
 def test_a_commit_is_carried_out_once_and_in_the_order_that_it_names():
-    held = SyncRound(version=0)
+    rule, made = server()
     for rank in (2, 0, 1):
-        held.offer((rank, 1, 0), 0, rank)
-    assert held.commit(0, [(1, 1, 0), (2, 1, 0), (0, 1, 0)]) == [1, 2, 0]
-    assert held.commit(0, [(1, 1, 0), (2, 1, 0), (0, 1, 0)]) is None
-    assert held.version == 1
+        push(rule, rank, 0, rank)
+    commit(rule, 0, [(1, 1, 0), (2, 1, 0), (0, 1, 0)])
+    assert commit(rule, 0, [(1, 1, 0), (2, 1, 0), (0, 1, 0)]) == []
+    assert (made.versions, rule.version) == ([(0, [1, 2, 0])], 1)
 
 
 @pytest.mark.parametrize(("version", "contributors"), [(1, [(0, 1, 0)]), (0, [(1, 1, 0)])])
 def test_a_commit_that_cannot_be_carried_out_changes_nothing(version, contributors):
-    held = SyncRound(version=0)
-    held.offer((0, 1, 0), 0, "a")
+    rule, made = server()
+    push(rule, 0, 0, "a")
     with pytest.raises(ValueError, match="cannot follow"):
-        held.commit(version, contributors)
-    assert (held.version, held.held) == (0, {(0, 1, 0): "a"})
+        commit(rule, version, contributors)
+    assert (rule.version, made.versions, held_by(rule)) == (0, [], [(0, 1, 0)])
 
 
 def decision(parts, *, servers=1, replicas=None, live=None, whole=True, **more):
@@ -282,15 +321,16 @@ def test_what_is_decided_is_what_the_twin_finds(reports, servers):
 def test_a_server_holds_one_gradient_of_each_contributor_to_the_newest_version_and_no_other(
     offers, commit_at
 ):
-    held = SyncRound(version=0)
+    rule, made = server()
     twin_held: dict[tuple[int, int, int], int] = {}
     for position, (rank, base) in enumerate(offers):
         if position in commit_at and twin_held:
             contributors = list(twin_held)[::2]
-            assert held.commit(held.version, contributors) == [twin_held[c] for c in contributors]
+            commit(rule, rule.version, contributors)
+            assert made.versions[-1][1] == [twin_held[each] for each in contributors]
             twin_held = {}
-        if base <= held.version:
-            assert held.offer((rank, 1, 0), base, position) == (base == held.version)
-            if base == held.version:
+        if base <= rule.version:
+            push(rule, rank, base, position)
+            if base == rule.version:
                 twin_held.setdefault((rank, 1, 0), position)
-        assert held.held == twin_held
+        assert held_by(rule) == sorted(twin_held)

@@ -20,7 +20,6 @@ what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from typing import Generic, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,49 +38,6 @@ from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
 from dtrain.protocol.part_dealer import NO_PART
 from dtrain.steps.machine import Contribution
 from dtrain.types import Array, Blocks
-
-Gradient = TypeVar("Gradient")
-
-
-class SyncRound(Generic[Gradient]):
-    """One server's side: it holds contributions to the newest version until they are committed or stale."""
-
-    def __init__(self, version: int) -> None:
-        self.version = version
-        self.held: dict[Contribution, Gradient] = {}
-
-    def offer(self, contribution: Contribution, base_version: int, gradient: Gradient) -> bool:
-        """Hold a contribution; False if it is stale. Offering the same one again changes nothing.
-
-        Raises:
-            ValueError: a broken peer computed the gradient from a version that this server has not reached.
-        """
-        if base_version > self.version:
-            raise ValueError(
-                f"a gradient computed from version {base_version}, and version {self.version} is the newest"
-            )
-        if base_version < self.version:
-            return False
-        self.held.setdefault(contribution, gradient)
-        return True
-
-    def commit(self, version: int, contributors: Sequence[Contribution]) -> list[Gradient] | None:
-        """Take the contributors' gradients in order and move to the next version; None if done before.
-
-        Raises:
-            ValueError: the commit is for a version that this server has not reached, or names a contribution
-                it lacks.
-        """
-        if version < self.version:
-            return None
-        if version > self.version or not self.held.keys() >= set(contributors):
-            raise ValueError(
-                f"commit of version {version} cannot follow version {self.version} with {sorted(self.held)}"
-            )
-        gradients = [self.held[contribution] for contribution in contributors]
-        self.held.clear()
-        self.version += 1
-        return gradients
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -178,7 +134,7 @@ class SyncRule:
         self._by_direction = training.merge == Merge.RDA
         self._generation = message.state.generation
         self._term = message.term
-        self._round: SyncRound[Offered] = SyncRound(message.state.version)
+        self._held: dict[Contribution, Offered] = {}
         self._undecided: dict[str, Contribution] = {}
         self._empty: set[Contribution] = set()
         self._waiting: dict[Contribution, list[Waiting]] = {}
@@ -227,7 +183,7 @@ class SyncRule:
         self._undecided[replica] = contribution
         self._waiting.setdefault(contribution, []).append(Waiting(caller))
         if push.examples:
-            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples, push.steps))
+            self._held.setdefault(contribution, Offered(blocks, push.examples, push.steps))
         else:
             self._empty.add(contribution)
         if self._steps is not None:
@@ -254,10 +210,10 @@ class SyncRule:
         return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]
 
     def _answer_pending(self, contribution: Contribution, part: int) -> list[Action]:
-        offered = self._round.held.get(contribution)
+        offered = self._held.get(contribution)
         if offered is not None:  # the replica's memory, which it is about to write again
             copies = [np.array(block) for block in offered.blocks]
-            self._round.held[contribution] = replace(offered, blocks=copies)
+            self._held[contribution] = replace(offered, blocks=copies)
         for replica in [replica for replica, its in self._undecided.items() if its == contribution]:
             self._seen.decide(replica, Verdict.PENDING)
             del self._undecided[replica]
@@ -291,7 +247,7 @@ class SyncRule:
         return self._answer_pending(decision.contribution, part)
 
     def reports(self) -> list[Complete]:
-        return [self._report(contribution) for contribution in self._round.held]
+        return [self._report(contribution) for contribution in self._held]
 
     def _report(self, contribution: Contribution) -> Complete:
         rank, incarnation, ordinal = contribution
@@ -305,11 +261,17 @@ class SyncRule:
         )
 
     def _commit(self, commit: Commit) -> list[Action]:
-        held = _by_process(self._round.held)
-        offered = self._round.commit(commit.version, commit.contributors)
-        if offered is None:
-            return []
-        self.version = self._round.version
+        if commit.version < self.version:
+            return []  # it has come again
+        if commit.version > self.version or not self._held.keys() >= set(commit.contributors):
+            raise ValueError(
+                f"commit of version {commit.version} cannot follow version {self.version} with "
+                f"{sorted(self._held)}"
+            )
+        held = _by_process(self._held)
+        offered = [self._held[contribution] for contribution in commit.contributors]
+        self._held.clear()
+        self.version += 1
         examples = [each.examples for each in offered] if self._by_examples else None
         blocks = [each.blocks for each in offered]
         if self._by_direction:
