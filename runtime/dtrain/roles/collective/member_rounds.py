@@ -143,12 +143,6 @@ class MemberRounds:
         return self._member.leads_in > 0
 
     @property
-    def leader(self) -> int:
-        """The rank of the member that is taken for the leader."""
-        seat = self._member.members.get(self._member.leader)
-        return self.rank if seat is None else seat.rank
-
-    @property
     def dealt(self) -> Dealt:
         return self._member.dealt
 
