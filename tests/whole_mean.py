@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dtrain.parameters.means import mean_of_floats, mean_of_state, row_mean
+from dtrain.parameters.updater import mean_of_floats, mean_of_state, row_mean
 
 
 def mean(gradients, trainable, parts=None, weights=None, present=()):

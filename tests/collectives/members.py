@@ -234,7 +234,7 @@ def train(scene, driver, passes, compute):
         part = driver.next_part()
         told = (0, None, True)
         if part != NO_PART:
-            told = compute(part, driver.place_of(part))
+            told = compute(part, driver.place)
         members = tuple(sorted(driver.members))
         outcome = driver.contribute(part, *told)
         if outcome.verdict is not Verdict.PENDING:

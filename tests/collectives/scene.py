@@ -104,7 +104,8 @@ class Scene:
             passes("in gradient", gradients)
             driver.give(place, rows)
             if rows:
-                passes("in gradient", dict(enumerate(driver._arena.given(place))))
+                given = [*driver.gradients(place).blocks[0], *driver._arena.rows.blocks(place)]
+                passes("in gradient", dict(enumerate(given)))
             return told
 
         return train(self, driver, passes, compute)

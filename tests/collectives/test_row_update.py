@@ -92,7 +92,7 @@ def test_any_ids_in_any_number_of_parts_give_the_bits_of_a_server(
             rows = {}
             scene.compute(version, part, store.variables, arena.gradients[part].variables, rows)
             arena.rows.put(part, rows)
-        given_by = [arena.given(part) for part in sorted(counted)]
+        given_by = [arena.counted(part) for part in sorted(counted)]
         make(store, Contributions.of(given_by, 3 - len(counted), counts, version), chance)
         blocks = [served.gradient(version, part)[0] for part in sorted(counted)]
         served.store.apply(mean(blocks, [True], 3, counts, served.store.values), version)
@@ -108,10 +108,10 @@ def test_a_table_takes_memory_for_the_rows_that_are_given_alone():
     taken = os.fstat(arena.rows_fd).st_blocks * 512
     assert taken <= 4 * 64 * 1024 < rows * width * 4, "pages are taken in strides of 64 KiB"
     other = Arena.received(os.dup(arena.fd), os.dup(arena.rows_fd), scene.shape)
-    found, values = other.given(1)
+    found, values = other.counted(1)
     assert found.tolist() == ids.tolist()
     assert values.tolist() == [1.0] * (listed * width)
-    assert [len(block) for block in other.given(0)] == [0, 0]
+    assert [len(block) for block in other.counted(0)] == [0, 0]
 
 
 @pytest.mark.parametrize("ids", [[1, 0], [2, 2], [-1, 0], [0, ROWS]], ids=str)

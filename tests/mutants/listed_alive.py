@@ -103,9 +103,9 @@ FOUND_BY_WIDER_TESTS = [
     ),
     bug(
         "roles/parameter_server/machine.py",
-        "ParameterServer._follow",
-        "(held.generation, held.term) != (message.generation, message.term)",
-        "held.generation != message.generation",
+        "ParameterServer._in_term",
+        "(held.generation, held.term) == (message.generation, message.term)",
+        "held.generation == message.generation",
     ),
     bug(
         UPDATER,

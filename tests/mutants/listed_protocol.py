@@ -4,43 +4,43 @@ training.
 
 from mutant import bug, void
 
-SYNC_ROUND = "protocol/sync_round.py"
+SYNC_ROUND = "steps/machine.py"
 DEALER = "protocol/part_dealer.py"
-SEEN = "protocol/contributions.py"
+SEEN = "roles/parameter_server/update_rules.py"
 GATE = "protocol/async_updates.py"
 MEMBERSHIP = "protocol/membership.py"
 
 SYNC = [
-    bug(SYNC_ROUND, "SyncRound.offer", "if base_version < self.version:\n    return False"),
+    bug(SEEN, "SyncRule.push", "push.base_version < self.version", "False"),
     bug(
         SYNC_ROUND,
-        "SyncDecision.decided",
+        "StepMachine.decided",
         "tuple(self.complete[part] for part in sorted(self.complete))",
         "tuple(self.complete[part] for part in self.complete)",
         says="sums are taken in the order of arrival (once: both `sorted` dropped)",
     ),
-    bug(SYNC_ROUND, "SyncDecision.report", "len(holders) < self.servers", "0 not in holders"),
+    bug(SYNC_ROUND, "StepMachine.report", "len(holders) < self.servers", "0 not in holders"),
     bug(
         SYNC_ROUND,
-        "SyncDecision.report",
-        "len(self.complete) >= self.parts or self.completed_by[contribution[0]] >= self.quota",
-        "len(self.complete) >= self.parts",
+        "StepMachine.report",
+        "len(self.complete) >= dealer.parts or self.completed_by[rank] >= self.quota",
+        "len(self.complete) >= dealer.parts",
     ),
     void(
         SYNC_ROUND, "resize: min(self.needed, needed) -> needed", "N0 stays what it was; nothing is resized"
     ),
     bug(
         SYNC_ROUND,
-        "SyncDecision.too_few",
+        "StepMachine.shortage",
         "possible = by_the_dead + len(self.live) * self.quota",
         "possible = len(self.live) * self.quota",
     ),
-    bug(SYNC_ROUND, "SyncDecision.report", "if version != self.version:\n    return None"),
+    bug(SYNC_ROUND, "StepMachine.report", "if version != self.version:\n    return"),
     bug(
         SYNC_ROUND,
-        "SyncDecision.decided",
+        "StepMachine.decided",
         "NextVersion(contributors, len(contributors) + self._empty)",
-        "NextVersion(contributors, self.parts)",
+        "NextVersion(contributors, parts)",
         says=(
             "the mean divides by N0 and not by the parts that count (once: the blocks scaled so that N "
             "divides)"

@@ -42,7 +42,7 @@ AGREEING = [
     ),
     bug("parameters/updater.py", "_GroupUpdate.make", "slot[...] = now[name][elements]"),
     bug("parameters/updater.py", "_TableUpdate.carry", "now[name][self._moved(block)] = array"),
-    bug("variables/shown_variables.py", "ShownVariables.show", "follow(replaced)"),
+    bug("parameters/store.py", "ShownVariables.show", "follow(replaced)"),
     bug(
         "protocol/tally.py",
         "Tally.after",

@@ -7,7 +7,7 @@ from mutant import bug, void
 SYNC_RULE = "roles/parameter_server/update_rules.py"
 SYNC_STEPS = "control/sync_steps.py"
 STEPS = "steps/machine.py"
-MEANS = "parameters/means.py"
+MEANS = "parameters/updater.py"
 CONTROL = "control/machine.py"
 ROSTER = "control/roster.py"
 MACHINE = "roles/parameter_server/machine.py"
@@ -32,14 +32,14 @@ PUSHES = [
     bug(
         STEPS,
         "StepMachine.rests",
-        "self.version >= self.max_steps or self.held_back",
-        "self.version >= self.max_steps",
+        "self.version >= self.max_steps or self.held_back or self.failed is not None",
+        "self.version >= self.max_steps or self.failed is not None",
     ),
     bug(
         STEPS,
         "StepMachine.rests",
-        "self.version >= self.max_steps or self.held_back",
-        "self.held_back",
+        "self.version >= self.max_steps or self.held_back or self.failed is not None",
+        "self.held_back or self.failed is not None",
     ),
     void(
         SYNC_STEPS,
@@ -92,8 +92,8 @@ SERVER = [
     bug(
         MACHINE,
         "ParameterServer._push",
-        "(held.generation, held.term) != (message.generation, message.term)",
-        "held.generation != message.generation",
+        "self._in_term(message)",
+        "self.held",
     ),
     bug(
         MACHINE,
@@ -135,7 +135,7 @@ SERVER = [
     bug(
         "roles/parameter_server/questions.py",
         "Snapshots.keeps",
-        "now < self._marked_until_s and delivery[2].part not in self._covers",
+        "delivery[2].part not in self._covers",
         "False",
         says="no push waits",
     ),

@@ -14,7 +14,7 @@ CSV = "callbacks/recording.py"
 CHECKPOINT = "callbacks/saving.py"
 
 TRAINING = [
-    bug(EVALUATION, "Totals.add", "self.examples += batch.size", "self.examples += 1"),
+    bug("training/steps.py", "Totals.add", "self.examples += batch.size", "self.examples += 1"),
     bug(EVALUATION, "Validation.is_due", "(epoch + 1) % frequency == 0", "epoch % frequency == 0"),
     bug(EVALUATION, "evaluate", "not totals.examples", "False"),
     bug(

@@ -71,14 +71,10 @@ MIRRORED = {
         "cli/launch/test_supervisor.py",
         "cli/launch/test_supervisor_success.py",
     ],
-    "parameters/means.py": [
-        "roles/test_sync_pushes.py",
-        "roles/test_parts.py",
-        "roles/test_tables_on_servers.py",
-    ],
     "parameters/compression.py": ["protocol/test_compression.py", "roles/test_compressed_pushes.py"],
     "parameters/placement.py": ["protocol/test_placement.py"],
     "parameters/store.py": [
+        "strategies/test_variables_follow.py",
         "roles/test_store.py",
         "collectives/test_row_update.py",
         "roles/test_in_place.py",
@@ -90,6 +86,9 @@ MIRRORED = {
     "parameters/table.py": ["roles/test_table.py", "roles/test_tables_on_servers.py"],
     "parameters/updater.py": [
         "roles/test_store.py",
+        "roles/test_sync_pushes.py",
+        "roles/test_parts.py",
+        "roles/test_tables_on_servers.py",
         "roles/test_table.py",
         "collectives/test_row_update.py",
         "strategies/test_bits_of_tables.py",
@@ -101,7 +100,6 @@ MIRRORED = {
     ],
     "steps/follower.py": ["steps"],
     "steps/leader.py": ["steps"],
-    "variables/shown_variables.py": ["strategies/test_variables_follow.py"],
     "parameters/versions.py": ["roles/test_versioned_buffers.py", "roles/test_in_place.py"],
     "protocol/applied_batches.py": ["protocol/test_applied_batches.py"],
     "protocol/async_updates.py": [
@@ -109,11 +107,10 @@ MIRRORED = {
         "protocol/test_delay_compensation.py",
         "protocol/test_staleness.py",
     ],
-    "protocol/contributions.py": ["protocol/test_exactly_once.py"],
     "protocol/part_dealer.py": ["protocol/test_lanes.py", "protocol/test_part_dealer.py"],
     "protocol/membership.py": ["protocol/test_membership.py"],
     "protocol/tally.py": ["protocol/test_tally.py", "strategies/test_order_book.py"],
-    "protocol/sync_round.py": [
+    "steps/machine.py": [
         "protocol/test_sync_round.py",
         "roles/test_parts.py",
         "roles/test_sync_pushes.py",
@@ -135,6 +132,8 @@ MIRRORED = {
     "roles/chief/start.py": ["roles/test_start.py", "checkpoints/test_remote.py"],
     "roles/evaluator/machine.py": ["roles/test_evaluator.py"],
     "roles/parameter_server/update_rules.py": [
+        "protocol/test_exactly_once.py",
+        "protocol/test_sync_round.py",
         "roles/test_async_pushes.py",
         "roles/test_parts.py",
         "roles/test_obedience.py",

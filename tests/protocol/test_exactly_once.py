@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dtrain.messages import Verdict
-from dtrain.protocol.contributions import Seen, SeenPushes
+from dtrain.roles.parameter_server.update_rules import Seen, SeenPushes
 
 
 def test_the_first_arrival_is_new_and_a_later_one_gets_the_first_verdict():

@@ -21,6 +21,7 @@ from dtrain.messages import (
 from dtrain.messages.membership import TaskStatus
 from dtrain.process.assignment import TaskAssignment
 from dtrain.process.clock import Clock
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.roles.control_host import ControlHandler
 from dtrain.roles.heartbeat import HeartbeatLink
 from dtrain.state.batch_cut import Dealt
@@ -90,10 +91,15 @@ class Averages:
         rank = control.roster.ranks[caller.hello.task]
         message = frame.message
         if isinstance(message, Pull):
-            may, part = self.steps.permit(rank)
+            part = self.steps.next_part(rank)
             caller.send(
                 Values(
-                    generation=1, version=self.version, max_steps=STEPS, ticket=may, part=part, parts=TASKS
+                    generation=1,
+                    version=self.version,
+                    max_steps=STEPS,
+                    ticket=part != NO_PART,
+                    part=part,
+                    parts=TASKS,
                 ),
                 [self.value],
             )
@@ -112,9 +118,10 @@ class Averages:
         self.value = self.value - np.mean([self.held[each] for each in message.contributors], axis=0)
         waiting, self.waiting, self.held = self.waiting, {}, {}
         for (rank, _, _), caller in waiting.items():
-            may, part = self.steps.permit(rank)
+            part = self.steps.next_part(rank)
             caller.send(
-                Reply(verdict=Verdict.ACCEPTED, version=self.version, ticket=may, part=part), [self.value]
+                Reply(verdict=Verdict.ACCEPTED, version=self.version, ticket=part != NO_PART, part=part),
+                [self.value],
             )
         return []
 

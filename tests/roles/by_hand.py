@@ -139,7 +139,7 @@ class Hand:
         rank = self.servers[0].control.roster.ranks.get(task, -1)
         if caller not in self.parts and rank not in dealer.current:
             self.parts.pop(task, None)
-            self.servers[0].held.steps.permit(rank)
+            self.servers[0].held.steps.next_turn(rank)
         return self.parts.get(caller, dealer.current.get(rank, self.parts.get(task, -1)))
 
     def pull(self, task, at_least=0, wait_s=5.0, server=0):

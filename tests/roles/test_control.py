@@ -61,7 +61,7 @@ def test_the_leader_hosts_it_where_there_are_no_servers_and_else_the_first_serve
 
 def test_it_deals_the_parts_by_rank_and_decides_when_the_batch_is_complete(control):
     steps = control.progress.steps
-    assert [steps.permit(rank) for rank in (0, 1)] == [(True, 0), (True, 1)]
+    assert [steps.next_part(rank) for rank in (0, 1)] == [0, 1]
     pushes = [
         Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="", part=part, term=1)
         for part in (0, 1)
@@ -70,14 +70,14 @@ def test_it_deals_the_parts_by_rank_and_decides_when_the_batch_is_complete(contr
     [decision] = steps.offered((1, 1, 0), pushes[1], 0.0)
     assert isinstance(decision, Decide)
     assert decision.message.contributors == ((0, 1, 0), (1, 1, 0))
-    assert (steps.version, steps.permit(0)) == (1, (True, 2))
+    assert (steps.version, steps.next_part(0)) == (1, 2)
 
 
 def test_the_part_of_a_member_whose_lease_is_over_is_dealt_to_one_that_lives(control):
     steps = control.progress.steps
     for task in ("worker:0", "worker:1"):
         beat(control, task, 0.0)
-    assert [steps.permit(rank) for rank in (0, 1)] == [(True, 0), (True, 1)]
+    assert [steps.next_part(rank) for rank in (0, 1)] == [0, 1]
     beat(control, "worker:0", LEASE_S)
     push = Push(generation=1, incarnation=1, sequence=1, base_version=0, plan_hash="", part=0, term=1)
     assert steps.offered((0, 1, 0), push, LEASE_S) == []

@@ -242,7 +242,7 @@ def test_what_comes_lies_apart_from_what_is_computed_here(streams):
     arena.rows.put(1, {"table": own})
     rows = np.arange(2 * LONG, dtype=np.float32)
     receives(arena, hosts, head(3, 7, 1, LONG), ALL, rows)
-    assert [block.tolist() for block in arena.given(1)] == [[3], [1.0, 1.0]]
+    assert [block.tolist() for block in arena.rows.blocks(1)] == [[3], [1.0, 1.0]]
     ids, values = arena.counted(1)
     assert (ids.tobytes(), values.tobytes()) == (ALL.tobytes(), rows.tobytes())
 

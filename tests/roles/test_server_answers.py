@@ -9,7 +9,8 @@ from row_by_row import every_row
 
 from dtrain.errors import PeerRefusedError
 from dtrain.messages import HeartbeatReply, Marked, Reply, Rows, SnapshotReply, Sums, Values, Verdict
-from dtrain.roles.server_answers import brings_values, check_marks, check_numbers
+from dtrain.roles.server_answers import check_marks, check_numbers
+from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.state.fit_state import FitState
 from dtrain.wire.frames import Frame
 
@@ -91,7 +92,8 @@ def test_values_of_another_form_are_refused(talk, answer, others):
     ],
 )
 def test_a_later_term_and_what_is_pending_come_without_values(message, brings):
-    assert brings_values(message, generation=1, term=5) == brings
+    about = {"servers": 1, "generation": 1, "incarnation": 1, "plan_hash": "", "sync": True}
+    assert ReplicaMachine(**about, term=5).awaits_values(message) == brings
 
 
 VALUES = {"generation": 1, "version": 0, "max_steps": 1}

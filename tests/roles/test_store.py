@@ -8,8 +8,8 @@ import pytest
 from dtrain.errors import InputError, SpecError
 from dtrain.learning import optimizers
 from dtrain.parameters import placement
-from dtrain.parameters.means import any_non_finite
 from dtrain.parameters.placement import unclippable
+from dtrain.parameters.replica_memory import any_non_finite
 from dtrain.parameters.store import Store
 from dtrain.variables import VariableSpec
 

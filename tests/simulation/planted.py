@@ -12,13 +12,13 @@ from dtrain.control.sync_steps import SyncSteps
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import StalenessRule
 from dtrain.protocol.part_dealer import PartDealer
-from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
 from dtrain.roles.chief.machine import Cut
 from dtrain.roles.parameter_server.driver import ServerHandler
 from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
 from dtrain.roles.worker.machine import ReplicaMachine
 from dtrain.state.batch_cut import BatchCut, Dealt
 from dtrain.state.rounds import Rounds
+from dtrain.steps.machine import Contribution, NextVersion, StepMachine
 from dtrain.training.parts import PartsOfPipelines, Stream
 
 SetAttribute = Callable[[type, str, Any], None]
@@ -30,10 +30,10 @@ def settles_what_a_dead_process_pushed(set_attribute: SetAttribute) -> None:
 
     def members_changed(self: SyncSteps, live: Any, anew: Collection[int], now: float) -> Any:
         for rank in anew:
-            for part in sorted(self.dealer.parts_of[rank] - self.decision.complete.keys()):
+            for part in sorted(self.dealer.parts_of[rank] - self.complete.keys()):
                 if self.dealer.current.get(rank) != part:
                     self.dealer.hold(part)
-                    self.decision.settle(part, empty=False)
+                    self.settle(part, empty=False)
         return before(self, live, anew, now)
 
     set_attribute(SyncSteps, "members_changed", members_changed)
@@ -47,13 +47,13 @@ def forgets_that_a_process_was_started_again(set_attribute: SetAttribute) -> Non
 
 def adds_up_by_rank(set_attribute: SetAttribute) -> None:
     """Contributions are summed in the order of the replicas that have computed them."""
-    before = SyncDecision.decided
+    before = StepMachine.decided
 
-    def decided(self: SyncDecision) -> NextVersion | None:
+    def decided(self: StepMachine) -> NextVersion | None:
         found = before(self)
         return found and NextVersion(tuple(sorted(found.contributors)), found.parts)
 
-    set_attribute(SyncDecision, "decided", decided)
+    set_attribute(StepMachine, "decided", decided)
 
 
 def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
@@ -61,8 +61,12 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
     dealt.
     """
 
-    def reported(self: SyncSteps, server: int, contribution: Contribution, version: int) -> None:
-        self.decision.report(server, contribution, version)
+    before = StepMachine.report
+
+    def report(self: SyncSteps, server: int, contribution: Contribution, version: int) -> None:
+        due, self.dealer.due = self.dealer.due, set()
+        before(self, server, contribution, version)
+        self.dealer.due = due
 
     def hold(self: PartDealer, part: int, rank: int = -1) -> None:
         self._take_back(part)
@@ -78,7 +82,7 @@ def leaves_due_what_has_come(set_attribute: SetAttribute) -> None:
         self.batch = min(self.due) // self.parts
         return sorted(part for part in self.due if part // self.parts == self.batch)
 
-    set_attribute(SyncSteps, "reported", reported)
+    set_attribute(SyncSteps, "report", report)
     set_attribute(PartDealer, "hold", hold)
     set_attribute(PartDealer, "settle", PartDealer._take_back)
     set_attribute(PartDealer, "begin_batch", begin_batch)

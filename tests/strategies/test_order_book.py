@@ -46,25 +46,25 @@ def stop():
 
 def test_an_order_holds_in_a_replica_that_reads_it_and_frees_one_that_is_held(replicas):
     replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, VERSION, version=VERSION), None, VERSION)
-    replicas.other.poll(VERSION)
+    replicas.other.heed(VERSION)
     assert replicas.other.is_held(VERSION)
     assert replicas.last_step_of_other == 40
     replicas.leader.give(stop(), None, VERSION)
-    replicas.other.poll(VERSION)
+    replicas.other.heed(VERSION)
     assert not replicas.other.is_held(VERSION)
     assert replicas.last_step_of_other == VERSION
 
 
 def test_the_next_leader_owes_the_values_of_an_order_until_they_are_assigned(replicas):
-    replicas.other.poll(VERSION)
+    replicas.other.heed(VERSION)
     assert not replicas.other.owes_values()
     replicas.leader.give(LeaderOrder(1, BEFORE.optimizer, None, version=VERSION), {"w": np.ones(2)}, VERSION)
-    replicas.other.poll(VERSION)
+    replicas.other.heed(VERSION)
     assert replicas.other.owes_values()
     values, ends = replicas.other.values(VERSION)
     assert (np.frombuffer(values["w"]).tolist(), ends) == ([1.0, 1.0], False)
     replicas.leader.carried_out()
-    replicas.other.poll(VERSION)
+    replicas.other.heed(VERSION)
     assert not replicas.other.owes_values()
 
 
@@ -94,6 +94,6 @@ def test_a_newcomer_leaves_out_the_sums_of_an_epoch_whose_numbers_the_leader_has
     newcomer._state.tally = newcomer._state.tally.holding(told)
     assert newcomer._state.tally.open() == told
     replicas.leader.record({0: {"loss": 5.0}}, VERSION)
-    newcomer.poll(VERSION)
+    newcomer.heed(VERSION)
     assert newcomer._state.tally.open() == told[1:]
     assert newcomer._state.tally.holding(told).open() == told[1:]

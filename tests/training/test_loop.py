@@ -18,11 +18,10 @@ from dtrain.state.batch_cut import BatchCut
 from dtrain.strategies.interface import TurnTraining
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled
-from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering
 from dtrain.training.fits.loop import TrainingLoop
-from dtrain.training.steps import TrainingStep, chance_of
+from dtrain.training.steps import Totals, TrainingStep, chance_of
 
 
 def totals():
@@ -104,7 +103,7 @@ def run(session, make, train_step, *callbacks, history=None, epochs=3, validate=
             validate,
         )
 
-    loop = TrainingLoop(session, epochs, make, train_step, str, totals, lead)
+    loop = TrainingLoop(session, make, train_step, str, totals, lead)
     loop.run([Batches(Dataset.range(10).batch(1)).stream(BatchCut()).at])
 
 

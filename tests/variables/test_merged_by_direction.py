@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from dtrain.parameters.means import by_direction, merged_by_direction
 from dtrain.parameters.placement import plan
+from dtrain.parameters.updater import by_direction, merged_by_direction
 from dtrain.variables import VariableSpec
 
 

@@ -29,7 +29,6 @@ from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import (
     AnyMessage,
     AskLearned,
-    Complete,
     Conclude,
     Farewell,
     Heartbeat,
@@ -46,13 +45,12 @@ from dtrain.messages import (
 from dtrain.protocol.async_updates import Repairs, TicketGate
 from dtrain.protocol.membership import LEASE_S, MemberState
 from dtrain.protocol.part_dealer import Lanes, PartDealer
-from dtrain.protocol.sync_round import SyncDecision
 from dtrain.protocol.tally import Tally
 from dtrain.runs.events import MemberJoined, MemberLeft, MemberLost
 from dtrain.state.batch_cut import Dealt
 
 TAKEN: frozenset[type[AnyMessage]] = frozenset(
-    {Complete, Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}
+    {Heartbeat, Subscribe, Record, Conclude, Farewell, Learned, AskLearned}
 )
 """The messages that are for the control plane; a part of the task that holds arrays takes all others."""
 
@@ -101,13 +99,12 @@ class ControlPlane:
             return [Send(caller, self.admission.answer(message, self.roster, self.progress, self.training))]
         if reason := obstacle(message, sender, self.cluster):
             return [Send(caller, Refusal(reason=reason))]
-        self.roster.let_join(sender)
+        if sender.index >= self.cluster.first_joined:
+            self.roster.let_join(sender)
         return self.handle(caller, sender, message, now)
 
     def handle(self, caller: Caller, sender: TaskId, message: AnyMessage, now: float) -> list[Action]:
         match message:
-            case Complete():
-                return self._complete(sender, message)
             case Heartbeat():
                 return self._heartbeat(caller, sender, message, now)
             case Subscribe():
@@ -162,13 +159,14 @@ class ControlPlane:
                 torn=bool(state.contents),
                 too_few_timeout_s=0.0 if training.too_few == TooFew.FAIL else training.too_few_timeout_s,
             )
-        shrinks = training.too_few == TooFew.SHRINK
-        decision = SyncDecision(
-            state.version, servers, dealer.parts, len(ranks), dealer.whole, shrinks, host=host, live=ranks
-        )
         return SyncSteps(
             dealer=dealer,
-            decision=decision,
+            version=state.version,
+            servers=servers,
+            replicas=len(ranks),
+            live=ranks,
+            shrink=training.too_few == TooFew.SHRINK,
+            host=host,
             tally=tally,
             training=training,
             followers=self.followers,
@@ -243,13 +241,6 @@ class ControlPlane:
         return steps.members_changed(self.roster.live, self.roster.newcomers(), now)
 
     # Decisions
-
-    def _complete(self, sender: TaskId, message: Complete) -> list[Action]:
-        progress = self.progress
-        if progress is None or (progress.generation, progress.term) != (message.generation, message.term):
-            return []
-        steps = progress.steps
-        return steps.complete(sender.index, message) if isinstance(steps, SyncSteps) else []
 
     def _subscribe(self, caller: Caller, message: Subscribe) -> list[Action]:
         self.followers.append(caller)

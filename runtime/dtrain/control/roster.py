@@ -148,8 +148,7 @@ class Roster:
 
     def let_join(self, sender: TaskId) -> bool:
         """Give a rank to a worker that the cluster does not name; return whether it is new."""
-        new = sender.index >= self.cluster.first_joined and str(sender) not in self.ranks
-        if new:
+        if new := str(sender) not in self.ranks:
             self._joined.append(sender)
             self.rank(self.chief_trains)
         return new

@@ -11,11 +11,10 @@ from dtrain.config.choices import TooFew
 from dtrain.control.interface import Action, Caller, Decide, NextTurn, Send
 from dtrain.messages import Commit, Complete, Push, Refusal, RefusalKind, Release, Subscribe
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.sync_round import Contribution, NextVersion
 from dtrain.protocol.tally import Tally
 from dtrain.state.fit_state import Open
 from dtrain.state.rounds import speeds_of
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import Contribution, StepMachine
 
 
 @dataclass(kw_only=True)
@@ -38,7 +37,6 @@ class SyncSteps(StepMachine):
     term: int
     missing: Callable[[], str]
     leader: int | None = None
-    failed: Refusal | None = None
     shared_out: int = 0
     by_speed: bool = False
     step_s: dict[int, float] = field(default_factory=dict, init=False)
@@ -51,12 +49,8 @@ class SyncSteps(StepMachine):
     # How training stands
 
     @property
-    def rests(self) -> bool:
-        return self.failed is not None or super().rests
-
-    @property
     def too_few(self) -> bool:
-        return self.decision.too_few_since_s is not None
+        return self.too_few_since_s is not None
 
     @property
     def awaits_others(self) -> bool:
@@ -64,8 +58,8 @@ class SyncSteps(StepMachine):
 
     @property
     def fingerprint(self) -> Hashable:
-        """All that `permit` depends on beside what each rank has done: while it stays, refusals stay."""
-        return self.decision.version, self.shared_out
+        """All that `next_part` depends on beside what each rank has done: while it stays, refusals stay."""
+        return self.version, self.shared_out
 
     def told_to(self, rank: int) -> Open:
         """Return the sums of the epochs that have not ended, to the leader alone."""
@@ -90,15 +84,10 @@ class SyncSteps(StepMachine):
 
     # Parts
 
-    def permit(self, rank: int) -> tuple[bool, int]:
-        """Return whether a replica may push next, and the part that it is to compute."""
-        part = self.next_part(rank)
-        return part != NO_PART, part
-
     def next_turn(self, rank: int) -> NextTurn:
         """Deal to a replica what it may push next."""
-        ticket, part = self.permit(rank)
-        return NextTurn(ticket=ticket, part=part, tally=self.told_to(rank), speeds=self.speeds)
+        part = self.next_part(rank)
+        return NextTurn(ticket=part != NO_PART, part=part, tally=self.told_to(rank), speeds=self.speeds)
 
     def refused(self, rank: int, part: int) -> NextTurn:
         """Note a gradient that is not finite; return what the replica may push next."""
@@ -126,15 +115,14 @@ class SyncSteps(StepMachine):
             self.step_s[rank] = (self.step_s.get(rank, push.step_s) + push.step_s) / 2
         passes_over = self.contribute(contribution, push.part, push.examples, push.empty)
         decided = self.share_out(now) if passes_over else self.decide()
-        # else there is no other part for the replica, and `permit` need not be asked
+        # else there is no other part for the replica, and `next_part` need not be asked
         may_be_another = not dealer.whole or bool(dealer.due) or contribution[0] in dealer.current
         if contribution in self.pending and may_be_another:
             decided += self._deal_to(contribution)
         return decided
 
-    def complete(self, server: int, message: Complete) -> list[Action]:
-        contribution = (message.rank, message.incarnation, message.ordinal)
-        self.reported(server, contribution, message.version)
+    def reported(self, server: int, message: Complete) -> list[Action]:
+        self.report(server, (message.rank, message.incarnation, message.ordinal), message.version)
         return self.decide()
 
     def members_changed(self, live: Set[int], anew: Collection[int], now: float) -> list[Action]:
@@ -149,8 +137,8 @@ class SyncSteps(StepMachine):
 
     def _deal_to(self, contribution: Contribution) -> list[Action]:
         """If there is another part for a replica that waits, let it go on, on every server."""
-        may, part = self.permit(contribution[0])
-        if not may:
+        part = self.next_part(contribution[0])
+        if part == NO_PART:
             return []
         self.released.add(contribution)
         del self.pending[contribution]
@@ -165,7 +153,7 @@ class SyncSteps(StepMachine):
         decided = self.decide()
         if self.rests:
             return decided
-        found = self.decision.too_few(now)
+        found = self.shortage(now)
         if found is None:
             return decided
         waited_s = now - found.since_s
@@ -190,18 +178,15 @@ class SyncSteps(StepMachine):
             parts=decided.parts,
         )
         self.last_commit = commit
-        self._made(decided)
+        for contribution in decided.contributors:
+            self.tally.add(self.version, self.pushes[contribution].sums)
+        self.advance(decided)
+        self._forget_pushes()
         return self._decision(commit)
 
     def _decision(self, decision: Commit | Release, part: int = NO_PART) -> list[Action]:
         """Return a decision as it goes to every server, the host's own last."""
         return [*(Send(follower, decision) for follower in self.followers), Decide(decision, part)]
-
-    def _made(self, decided: NextVersion) -> None:
-        for contribution in decided.contributors:
-            self.tally.add(self.version, self.pushes[contribution].sums)
-        self.advance(decided)
-        self._forget_pushes()
 
     def _forget_pushes(self) -> None:
         self.pushes.clear()

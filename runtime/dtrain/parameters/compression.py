@@ -35,7 +35,7 @@ import numpy as np
 from dtrain.config.choices import NumberFormat
 from dtrain.errors import InputError
 from dtrain.parameters.placement import Group, ServerLayout, Shard
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import Packing, ReplicaMemory
 from dtrain.parameters.versions import BufferAllocator, VersionedBuffers
 from dtrain.types import Array, Blocks
 
@@ -156,43 +156,6 @@ def _scale(block: Array) -> float:
     if block.dtype != np.float32 or block.size != 1 or not 0 < block[0] < np.inf:
         raise InputError("expected the scale of a gradient, one positive number, before its blocks")
     return float(block[0])
-
-
-class Packing:
-    """Blocks as they lie in memory, without compression.
-
-    Attributes:
-        offered: `[server][block]`, arrays into which a server's values are best received; here views of the
-            replica's memory of weights, with compression arrays of this object's own.
-        in_place: True if values that are received there need not be copied.
-    """
-
-    def __init__(self, weights: ReplicaMemory, gradients: ReplicaMemory) -> None:
-        self._weights = weights
-        self._gradients = gradients
-        self.offered = weights.blocks
-        self.in_place = not weights.splits
-
-    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
-        """Return `[server][block]`, the blocks of a push: views of the gradients in memory, then `rows`.
-
-        They may not be written until the push is answered.
-        """
-        return (
-            [[*dense, *more] for dense, more in zip(self._gradients.blocks, rows, strict=True)]
-            if rows
-            else self._gradients.blocks
-        )
-
-    def unpack(self, server: int, blocks: Blocks) -> Blocks:
-        """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
-        return blocks
-
-    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
-        return (dtype,)
-
-    def unpack_rows(self, rows: Array, dtype: str) -> Array:
-        return rows
 
 
 class CompressedPacking(Packing):

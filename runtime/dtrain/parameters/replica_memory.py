@@ -11,7 +11,8 @@ Only a variable that lies on several servers cannot be a view of several blocks:
 which `join` fills from the blocks and `split` writes back. Without a partitioner both do nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ import numpy as np
 
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.parameters.placement import Plan, Shard
-from dtrain.types import Array, Arrays
+from dtrain.types import Array, Arrays, Blocks
 
 PLACES_KEPT = 4
 
@@ -130,6 +131,14 @@ def gather(plan: Plan, blocks: Sequence[Sequence[Array]]) -> dict[str, Array]:
     return result
 
 
+def any_non_finite(blocks: Iterable[Array]) -> bool:
+    """Return whether a floating-point block holds NaN or infinity; `vdot` alone does not warn on overflow."""
+    return any(
+        block.dtype.kind == "f" and not math.isfinite(np.vdot(block, block)) and not np.isfinite(block).all()
+        for block in blocks
+    )
+
+
 class ServedIds(msgspec.Struct, frozen=True):
     """The ids, of many, that lie in one table of one server.
 
@@ -192,3 +201,40 @@ class RowRoutes:
             return np.ascontiguousarray(part, shard.dtype).reshape(-1)
 
         return [[rows(shard, name) for _, shard, name in layout] for layout in self._layouts]
+
+
+class Packing:
+    """Blocks as they lie in memory, without compression.
+
+    Attributes:
+        offered: `[server][block]`, arrays into which a server's values are best received; here views of the
+            replica's memory of weights, with compression arrays of this object's own.
+        in_place: True if values that are received there need not be copied.
+    """
+
+    def __init__(self, weights: ReplicaMemory, gradients: ReplicaMemory) -> None:
+        self._weights = weights
+        self._gradients = gradients
+        self.offered = weights.blocks
+        self.in_place = not weights.splits
+
+    def pack(self, rows: Sequence[Blocks]) -> Sequence[Blocks]:
+        """Return `[server][block]`, the blocks of a push: views of the gradients in memory, then `rows`.
+
+        They may not be written until the push is answered.
+        """
+        return (
+            [[*dense, *more] for dense, more in zip(self._gradients.blocks, rows, strict=True)]
+            if rows
+            else self._gradients.blocks
+        )
+
+    def unpack(self, server: int, blocks: Blocks) -> Blocks:
+        """Return a server's values as blocks of `ReplicaMemory`; those of another model as they came."""
+        return blocks
+
+    def row_dtypes(self, dtype: str) -> tuple[str, ...]:
+        return (dtype,)
+
+    def unpack_rows(self, rows: Array, dtype: str) -> Array:
+        return rows

@@ -8,9 +8,10 @@ A change of the optimizer or of values holds from one version on: rule *Configur
 (docs/design/protocol.md#configuration-changes).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
+from weakref import WeakMethod
 
 import msgspec
 import numpy as np
@@ -33,7 +34,6 @@ from dtrain.parameters.updater import (
 )
 from dtrain.parameters.versions import BufferAllocator, CopyOnWriteSnapshot, VersionedBuffers
 from dtrain.types import Array, Blocks
-from dtrain.variables.shown_variables import ShownVariables, replacing
 
 Values = Sequence[np.ndarray[Any, Any]]
 
@@ -61,6 +61,29 @@ def laid_over(values: Values, earlier: Values) -> Values:
     if not (values and earlier):
         return values or earlier
     return [new if new.size else old for new, old in zip(values, earlier, strict=True)]
+
+
+class ShownVariables(dict[str, Array]):
+    """Variables by name.
+
+    Attributes:
+        follower: a method that is called with the new array of each old one, by its identity, when arrays
+            were replaced; whoever keeps such arrays sets it.
+    """
+
+    follower: WeakMethod[Callable[[Mapping[int, Array]], None]] | None = None
+
+    def show(self, arrays: Mapping[str, Array], replaced: Mapping[int, Array]) -> None:
+        """Let these arrays stand in the place of those of the same names; `replacing` makes `replaced`."""
+        self.update(arrays)
+        follow = None if self.follower is None else self.follower()
+        if follow is not None:
+            follow(replaced)
+
+
+def replacing(old: Mapping[str, Array], new: Mapping[str, Array]) -> dict[int, Array]:
+    """Return what to hand to `ShownVariables.show` with `new` while it has `old`."""
+    return {id(array): new[name] for name, array in old.items()}
 
 
 class Store:
@@ -150,7 +173,7 @@ class Store:
     def shown(self, version: int, whole: bool = False) -> list[Array]:
         """Return the newest values for replicas, compressed if so configured, unless `whole` or the last."""
         if self._compressed is None or whole or (self.max_steps is not None and version >= self.max_steps):
-            return self.values
+            return self._versions.newest
         return self._compressed.of(self._versions)
 
     def disconnected(self, reading: Sequence[Array]) -> None:
@@ -311,7 +334,8 @@ class Store:
                 f"expected {groups} blocks and 2 for each of {tables} tables, found {len(blocks)}"
             )
         reason = _mismatch(blocks[:groups], self._kinds)
-        for table, ids, rows in self._listed(blocks):
+        listed = zip(self._trained_tables, blocks[groups::2], blocks[groups + 1 :: 2], strict=True)
+        for table, ids, rows in listed:
             reason = reason or table.mismatch(ids, rows)
         if reason:
             raise InputError(reason)
@@ -336,7 +360,8 @@ class Store:
             updater.limit()
         run(updater.make, updater.blocks)
         self._publish(self._place)
-        self._take_effect(given.version + 1)
+        if self._changes:
+            self._take_effect(given.version + 1)
 
     def begin(self, given: Contributions) -> Updater:
         """Cut the step after `given.version`; what a snapshot remembers stays as it was."""
@@ -344,15 +369,16 @@ class Store:
         ends = version + 1 == self.max_steps
         step = version - self.origin
         self.updater.begin(Step(given, self.optimizer, step, ends, self.parts, self._next(version)))
-        self._keep_dense()
-        listed_only = self.optimizer.touches_listed_rows_only
-        for part, ids in self.updater.rows_listed.items() if self._snapshots else ():
-            self.tables[part - len(self.groups)].keep(ids if listed_only else None)
+        if self._snapshots:
+            self._keep_dense()
+            listed_only = self.optimizer.touches_listed_rows_only
+            for part, ids in self.updater.rows_listed.items():
+                self.tables[part - len(self.groups)].keep(ids if listed_only else None)
         return self.updater
 
     def _next(self, version: int) -> Parts:
         """Return the arrays that the version after this one is written to."""
-        if self._place is self.values:
+        if self._place is self._versions.newest:
             return self.parts
         dense = [{**arrays, VALUES: new} for arrays, new in zip(self._dense, self._place, strict=True)]
         return [*dense, *self.parts[len(dense) :]]
@@ -362,11 +388,6 @@ class Store:
         self._versions.publish(place)
         for arrays, value in zip(self._dense, place, strict=True) if moves else ():
             arrays[VALUES] = value
-
-    def _listed(self, blocks: Sequence[Array]) -> Iterable[tuple[Table, Array, Array]]:
-        tables = self._trained_tables
-        first = len(self.groups)
-        return zip(tables, blocks[first::2], blocks[first + 1 :: 2], strict=True) if tables else ()
 
     def mark(self) -> None:
         self._snapshots = [CopyOnWriteSnapshot(arrays) for arrays in self._dense]

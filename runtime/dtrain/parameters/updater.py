@@ -1,4 +1,6 @@
-"""The update of variables: version n + 1 of version n and the gradients, block by block.
+"""The update of variables: version n + 1 of version n and the mean of the gradients, block by block.
+
+Means are taken in the order of the parts (docs/design/protocol.md#determinism).
 
 The rule *Blocks* (docs/design/collectives.md#blocks): a store is cut into blocks, of flat arrays and of rows
 of tables alike. Whoever takes a block makes it: one thread, several, or several processes. The grid does not
@@ -35,7 +37,6 @@ from dtrain.learning.core.clipping import (
 )
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers import Optimizer
-from dtrain.parameters.means import mean_of_floats, mean_of_state, row_mean
 from dtrain.parameters.placement import Group, ServerLayout, Shard
 from dtrain.parameters.table import VALUES
 from dtrain.types import Array, Arrays, Blocks
@@ -84,7 +85,7 @@ class Contributions(msgspec.Struct, frozen=True):
         return cls(blocks, count, weights, version)
 
 
-class Block(msgspec.Struct, frozen=True):
+class Block(msgspec.Struct, frozen=True, dict=True):
     """Elements `start` to `stop` of a group, or so many of the rows that a step moves of a table.
 
     Attributes:
@@ -95,7 +96,7 @@ class Block(msgspec.Struct, frozen=True):
     start: int
     stop: int
 
-    @property
+    @cached_property
     def elements(self) -> slice:
         return slice(self.start, self.stop)
 
@@ -161,10 +162,7 @@ class _GroupUpdate:
         blocks = [each[self._part][block.elements] for each in given.blocks]
         return mean_of_floats(blocks, given.count, given.weights, np.empty_like(blocks[0]))
 
-    def _limited(self, block: Block) -> Array:
-        mean = self.mean(block)
-        if not self._limits:
-            return mean
+    def _limited(self, block: Block, mean: Array) -> Array:
         limited = mean.copy()
         for start, stop, factor in self._limits:
             if start < block.stop and block.start < stop:
@@ -185,7 +183,9 @@ class _GroupUpdate:
         for name, slot in slots.items() if new is not now else ():
             if new[name] is not now[name]:
                 slot[...] = now[name][elements]
-        mean = self._limited(block)
+        mean = self.mean(block)
+        if self._limits:
+            mean = self._limited(block, mean)
         step.optimizer.update(value, mean, slots, step.number, rate_scale=given.rate_scale, out=out)
         if step.ends:
             step.optimizer.finalize(out, slots)
@@ -317,7 +317,8 @@ class Updater:
         dense: blocks of the groups of dense variables, whatever the step is.
         blocks: to be made. Together they are everything that changes, but for those `beside`.
         beside: blocks to be made beside their tables, and carried into them when all of them are made.
-        pieces: of the mean gradient, where its norm is limited: all are squared before a block is made.
+        limited: whether all `pieces` are to be squared, and then `limit` called, before a block is made.
+        pieces: of the mean gradient, where its norm is limited.
     """
 
     def __init__(
@@ -347,6 +348,7 @@ class Updater:
         self.dense: Sequence[Block] = [block for group in groups for block in group.blocks]
         self._groups = groups
         self._of_variables: list[list[Piece]] = []
+        self.limited = False
         self.blocks: Sequence[Block] = self.dense
         self.beside: Sequence[Block] = ()
         self.pieces: Sequence[Piece] = ()
@@ -363,6 +365,7 @@ class Updater:
             limited = bool(step.given.blocks) and not step.optimizer.elementwise
             self._limit([1.0] * len(self._of_variables))
             self._of_variables = self._cut_pieces() if limited else []
+            self.limited = bool(self._of_variables)
             self.pieces = [piece for pieces in self._of_variables for piece in pieces]
 
     @property
@@ -383,11 +386,6 @@ class Updater:
         self._parts[block.part].finalize(block)
 
     # Limits of norms
-
-    @property
-    def limited(self) -> bool:
-        """Whether all pieces are to be squared, and then `limit` called, before a block is made."""
-        return bool(self._of_variables)
 
     @cached_property
     def _of_groups(self) -> list[list[Piece]]:
@@ -438,3 +436,99 @@ def pieces_in(layout: ServerLayout) -> int:
     """Return how many pieces the trained variables have at most whose squares are added up."""
     shards = [shard for group in layout.groups for shard in group.shards] + list(layout.tables)
     return sum(-(-shard.size // PIECE_ELEMENTS) for shard in shards if shard.trainable)
+
+
+def mean_of_state(
+    blocks: Sequence[Array], count: int, weights: Sequence[int] | None, present: Array
+) -> Array:
+    """Return the mean of untrained values; equal ones stay, while their sum by their count may differ. Of
+    `count` parts those beyond the blocks count as `present`.
+    """
+    first = blocks[0]
+    others = [*blocks[1:], *[present] * (count - len(blocks))]
+    if first.dtype.kind != "f":
+        total = first.astype(np.int64)
+        for block in others:
+            np.add(total, block, out=total, casting="unsafe")
+        return (total // count).astype(first.dtype)
+    differs = np.any([other != first for other in others], axis=0)
+    return np.where(differs, mean_of_floats([first, *others], count, weights, np.empty_like(first)), first)
+
+
+def mean_of_floats(blocks: Sequence[Array], count: int, weights: Sequence[int] | None, out: Array) -> Array:
+    """Write the mean of floating-point blocks into `out`, which may be the first of them, and return it.
+    Parts beyond the blocks count as zero.
+    """
+    first, *others = blocks
+    kind = out.dtype.type
+    if weights is not None:
+        np.multiply(first, kind(weights[0]), out=out)
+        for other, weight in zip(others, weights[1:], strict=True):
+            np.add(out, other * kind(weight), out=out)
+        np.divide(out, kind(sum(weights)), out=out)
+        return out
+    if others:
+        np.add(first, others[0], out=out)
+    elif out is not first:
+        out[...] = first
+    for other in others[1:]:
+        np.add(out, other, out=out)
+    if count & (count - 1):
+        np.divide(out, kind(count), out=out)
+    else:  # the same bits: the inverse of a power of two is exact
+        np.multiply(out, kind(1 / count), out=out)
+    return out
+
+
+def row_mean(
+    pairs: Sequence[tuple[Array, Array]], count: int, weights: Sequence[int] | None, union: Array
+) -> Array:
+    """Return the mean of the rows `union`, of pairs of ids (int64, ascending) and rows, [ids, width]."""
+    total = np.zeros((len(union), pairs[0][1].shape[1]), pairs[0][1].dtype)
+    kind = total.dtype.type
+    for number, (ids, rows) in enumerate(pairs):
+        total[np.searchsorted(union, ids)] += rows if weights is None else rows * kind(weights[number])
+    divisor = kind(count if weights is None else sum(weights))
+    total /= divisor
+    return total
+
+
+def by_direction(parts: Sequence[Array], weights: Sequence[float]) -> Array:
+    """Return the mean direction of a variable's differences, as long as they are on the mean; where that is
+    zero, their mean. Its length is not that of the mean, which is the shorter the less the differences agree.
+    """
+    lengths = [float(np.linalg.norm(part)) for part in parts]
+    weighed = list(zip(parts, weights, lengths, strict=True))
+    kind = parts[0].dtype.type
+    direction = sum(
+        (part * kind(w / length) for part, w, length in weighed if length), np.zeros_like(parts[0])
+    )
+    norm = float(np.linalg.norm(direction))
+    if not norm:
+        return np.asarray(sum(part * kind(w / sum(weights)) for part, w, _ in weighed))
+    mean_length = sum(w * length for _, w, length in weighed) / sum(weights)
+    return np.asarray(direction * kind(mean_length / norm))
+
+
+def merged_by_direction(
+    layout: ServerLayout, blocks: Sequence[Blocks], weights: Sequence[float]
+) -> list[Array]:
+    """Merge contributions (`[contribution][block]`, as pushed) to one: what is trained by its direction,
+    variable by variable, or by the shard of a variable that lies here. Others, and rows of tables, by their
+    mean.
+    """
+    merged: list[Array] = []
+    for number, group in enumerate(layout.groups):
+        flats = [each[number] for each in blocks]
+        if group.trainable:
+            views = [group.views(flat) for flat in flats]
+            shards = [by_direction([view[shard.name] for view in views], weights) for shard in group.shards]
+            merged.append(np.concatenate([shard.reshape(-1) for shard in shards]))
+        else:
+            merged.append(mean_of_state(flats, len(flats), None, flats[0]))
+    trained = [table for table in layout.tables if table.trainable]
+    for first, table in zip(range(len(layout.groups), len(blocks[0]), 2), trained, strict=True):
+        pairs = [(each[first], each[first + 1].reshape(-1, table.width)) for each in blocks]
+        union = np.unique(np.concatenate([ids for ids, _ in pairs]))
+        merged += [union, row_mean(pairs, len(pairs), None, union).reshape(-1)]
+    return merged

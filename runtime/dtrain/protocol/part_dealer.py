@@ -180,10 +180,6 @@ class PartDealer(msgspec.Struct):
         self.due = {part for part in self.due if part // self.parts != self.batch}
 
     @property
-    def outstanding(self) -> int:
-        return len(self.due) + len(self.given)
-
-    @property
     def settled_below(self) -> int:
         waits = NONE_WAITS if self.lanes is None else self.lanes.first_waiting()
         return min([*self.due, *self.given, *([] if waits == NONE_WAITS else [waits])], default=self.next)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dtrain.errors import InputError, PeerRefusedError
-from dtrain.messages import AnyMessage, HeartbeatReply, Marked, Reply, SnapshotReply, Values, Verdict
+from dtrain.messages import AnyMessage, HeartbeatReply, Marked, Reply, SnapshotReply, Values
 from dtrain.protocol import tally
 from dtrain.state.batch_cut import MISSING_MAX
 from dtrain.types import Blocks
@@ -44,15 +44,6 @@ def check_numbers(server: str, message: AnyMessage) -> None:
     for parts in (message.parts, *message.rest[:1]) if isinstance(message, Values) else ():
         if not 1 <= parts < NUMBER_MAX:
             raise _odd(server, message, f"{parts} parts")
-
-
-def brings_values(message: AnyMessage, generation: int, term: int) -> bool:
-    """Return whether an answer comes with values: not a pending one, nor news of a later term. The replica's
-    `term` is 0 before its first answer.
-    """
-    if isinstance(message, Reply):
-        return message.verdict is not Verdict.PENDING
-    return isinstance(message, Values) and message.generation == generation and term in (0, message.term)
 
 
 def check_marks(marks: Sequence[Marked]) -> None:

@@ -245,7 +245,7 @@ class RoundMember(Follower):
         stranger = sender not in self.members and not (told and self.is_news(told, sender))
         if stranger:
             self._strangers.add(sender)
-        if contact := self._is_contact(sender, now) and not stranger:
+        if contact := (not self._has_leases or self._is_contact(sender, now)) and not stranger:
             self._contact_s[sender] = now
         if told is not None:
             if not stranger and self.heeds(told):
@@ -294,9 +294,11 @@ class RoundMember(Follower):
         self._drained_s = now
         if not self.left_behind:
             self._check_leases(now)
-            self._hear_itself(now, sent)
-            self._write_down()
+            if self._leading is not None:
+                self._hear_itself(now, sent)
             leading = self._leading
+            if self._host is not None and leading is not None and leading.round >= 0:
+                self._write_down(self._host, leading.standing)
             if leading is not None and leading.stands and leading.without <= self._gone:
                 self.left_behind = True  # no member is left that knows how far they went
                 self._actions.append(LeaveRun())
@@ -305,13 +307,11 @@ class RoundMember(Follower):
         actions, self._actions = self._actions, []
         return sent, actions
 
-    def _write_down(self) -> None:
+    def _write_down(self, host: HostMemory, standing: HostStanding) -> None:
         """Write how the round stands before anybody is told."""
-        if self._host is not None and self._leading is not None and self._leading.round >= 0:
-            standing = self._leading.standing
-            if standing != self._standing:
-                self._standing = standing
-                self._host.write(standing)
+        if standing != self._standing:
+            self._standing = standing
+            host.write(standing)
 
     def _say(self, now: float, sent: list[tuple[int, AnyRoundMessage]]) -> None:
         if self._strangers:

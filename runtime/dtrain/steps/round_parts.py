@@ -11,8 +11,7 @@ import msgspec
 
 from dtrain.messages.rounds import CompletePart, Deal, Known, MemberReport, MemberSeat, RoundMade
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.sync_round import NextVersion, SyncDecision
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import NextVersion, StepMachine
 
 
 class RoundRules(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +101,7 @@ class RoundParts:
         kept = [done for done in self.complete.values() if self._host_of(done) not in lost_hosts]
         if len(kept) < len(self.complete):
             self.rebuild([*first, *kept])
-        elif self._machine.decision.live != self.live:
+        elif self._machine.live != self.live:
             self._machine.change_members(self.live)
 
     def _host_of(self, done: CompletePart) -> str:
@@ -134,11 +133,12 @@ class RoundParts:
         """Begin the round again, with what members still compute or have completed."""
         rules = self._rules
         dealer = PartDealer.of(self.dealt, whole=not self.dealt.even)
-        parts, whole = dealer.parts, dealer.whole
-        decision = SyncDecision(self.version, 1, parts, rules.replicas, whole, shrink=True, live=self.live)
         self._machine = StepMachine(
             dealer=dealer,
-            decision=decision,
+            version=self.version,
+            replicas=rules.replicas,
+            live=self.live,
+            shrink=True,
             max_steps=rules.max_steps,
             until=rules.until,
             retry=rules.retry,
@@ -287,5 +287,5 @@ class RoundParts:
         self.dealt = self._machine.dealer.export()
         self.complete = {}
         self._batches = self._machine.batches
-        if self._machine.decision.live != self.live:
+        if self._machine.live != self.live:
             self._machine.change_members(self.live)

@@ -245,12 +245,14 @@ class Training(Protocol):
             not train.
         weights: every variable by name, the newest that this task knows; read only.
         cut: how every batch is cut into parts.
+        repairs: whether the part dealt next counts already, but may not have reached every server.
     """
 
     first_step: int = 0
     replicas: Sequence[Replica]
     weights: dict[str, Array]
     cut: BatchCut = UNCUT
+    repairs: bool = False
 
     @property
     def global_step(self) -> int:
@@ -259,11 +261,6 @@ class Training(Protocol):
     @property
     def finished(self) -> bool:
         """Whether the last step is done; weights are final unless the leader's callbacks change them."""
-
-    @property
-    def repairs(self) -> bool:
-        """Whether the part dealt next counts already, but may not have reached every server."""
-        return False
 
     @property
     def recorded(self) -> Mapping[int, Row]:

@@ -24,6 +24,7 @@ from dtrain.learning.graphs.passes import only
 from dtrain.learning.layers import InputLayer, Layer, SymbolicTensor
 from dtrain.learning.layers.weights import fitting
 from dtrain.learning.optimizers import Optimizer
+from dtrain.parameters.store import ShownVariables
 from dtrain.saving.destination import FilePath, source, tell_format
 from dtrain.saving.model_files import load_weights, save_weights
 from dtrain.strategies.choice import get_strategy
@@ -35,7 +36,6 @@ from dtrain.training.access import WithAccess
 from dtrain.training.batches import Batches
 from dtrain.types import Array, Shape
 from dtrain.variables import VariableSpec
-from dtrain.variables.shown_variables import ShownVariables
 
 if TYPE_CHECKING:  # loaded where a program asks for it
     from dtrain.learning.graphs.costs import Profile
@@ -430,7 +430,7 @@ class Architecture(WithAccess):
 
     def _follow(self, replaced: Mapping[int, Array]) -> None:
         """Let new arrays stand wherever this model, and those that use its layers, keep the old ones."""
-        layers = self.network.layers if self.has_layers else ()
+        layers = () if self._network is None else self._network.layers
         for model in {self, *(user for layer in layers for user in layer.used_by)}:
             values = model._values
             if values is not None and not isinstance(values, ShownVariables):

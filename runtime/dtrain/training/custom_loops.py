@@ -21,7 +21,7 @@ from dtrain.learning.layers.base import Chance, StepSums
 from dtrain.learning.losses.loss import FunctionLoss, Loss
 from dtrain.learning.optimizers import Optimizer
 from dtrain.messages import Sums
-from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import any_non_finite
 from dtrain.protocol.contributions import Outcome
 from dtrain.strategies.interface import Replica
 from dtrain.strategies.replicas.applying import ReplicaApplication
@@ -30,9 +30,8 @@ from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.strategies.replicas.variable import Variable
 from dtrain.training.architecture import Architecture
 from dtrain.training.compiled import Compiled
-from dtrain.training.evaluation import Totals
 from dtrain.training.parts import Batch
-from dtrain.training.steps import TrainingStep, chance_of
+from dtrain.training.steps import Totals, TrainingStep, chance_of
 from dtrain.types import Array, Arrays
 
 

@@ -41,14 +41,15 @@ class Batch(msgspec.Struct, frozen=True, dict=True):
     sample_weight: Any = None
 
     @classmethod
-    def of(cls, element: Any) -> "Batch":
+    def of(cls, element: Any, class_weight: Mapping[int, float] | None = None) -> "Batch":
         if not isinstance(element, tuple):
-            return cls(element)
+            element = (element,)
         if not 1 <= len(element) <= 3:
             raise InputError(
                 f"data: expected elements x, (x, y) or (x, y, sample_weight), found a tuple of {len(element)}"
             )
-        return cls(*element)
+        batch = cls(*element)
+        return batch if class_weight is None else batch.weighted(class_weight)
 
     @cached_property
     def size(self) -> int:
@@ -174,9 +175,9 @@ class PartStream:
     def _shared(self, number: int) -> Part:
         cut = self._cut
         if self._uncut:
-            whole = self._weighted(
-                self._dataset.node.element(number, ITERATION) if self._addressable else self._batch(number)
-            )
+            node = self._dataset.node
+            element = node.element(number, ITERATION) if self._addressable else self._batch(number)
+            whole = Batch.of(element, self._class_weight)
             return Part(whole if whole.size else None, cut.parts, 0, whole.size * cut.parts)
         index, part = divmod(number, cut.parts)
         if pieces := cut.pieces(index):
@@ -188,7 +189,7 @@ class PartStream:
             element, size = rows_of(concatenate(filled), partial(cut.rows, part))
         else:
             element, size = self._rows(cut, index, part)
-        batch = None if element is None else self._weighted(element)
+        batch = None if element is None else Batch.of(element, self._class_weight)
         return Part(batch, cut.parts, cut.parts - cut.filled(size), size, cut.even)
 
     def _rows(self, cut: BatchCut, index: int, part: int) -> tuple[Any, int]:
@@ -197,10 +198,6 @@ class PartStream:
         if self._addressable:
             return self._dataset.node.part(index, ITERATION, rows)
         return rows_of(self._batch(index), rows)
-
-    def _weighted(self, element: Any) -> Batch:
-        batch = Batch.of(element)
-        return batch if self._class_weight is None else batch.weighted(self._class_weight)
 
     def _batch(self, index: int) -> Any:
         if self._read is None or self._read[0] != index:
@@ -257,7 +254,7 @@ class StepStream(PartStream):
 
     def _shared(self, number: int) -> Part:
         step, part = divmod(number, self._cut.parts)
-        batches = [None if each is None else self._weighted(each) for each in self._batch(step)]
+        batches = [None if each is None else Batch.of(each, self._class_weight) for each in self._batch(step)]
         sizes = [0 if each is None else each.size for each in batches]
         return Part(batches[part], len(batches), sizes.count(0), sum(sizes), self._cut.even)
 

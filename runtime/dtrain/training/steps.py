@@ -1,4 +1,4 @@
-"""One batch, as `Model.train_step` and `Model.test_step` are given it.
+"""One batch, as `Model.train_step` and `Model.test_step` are given it, and the sums of what steps return.
 
 A training step fills `gradients`, which the training loop hands to the strategy, so a step of your own runs
 on every strategy:
@@ -21,21 +21,26 @@ the batch and its part, and from nothing else. A part thus has the same gradient
 it, however often, after any restart, rollback or resume.
 """
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import nan
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from dtrain.errors import InputError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
-from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale
+from dtrain.learning.graphs.heads import WHOLE, Losses, LossScale, by_output, masked
 from dtrain.learning.graphs.networks import StepResult
 from dtrain.learning.graphs.passes import Going, Pass
 from dtrain.learning.layers.base import Chance, StepSums, generator_of
-from dtrain.strategies.interface import NoExchangeError, Replica, Weights
+from dtrain.messages import Sums
+from dtrain.protocol.tally import merged
+from dtrain.strategies.interface import Computing, NoExchangeError, Replica, Weights
 from dtrain.strategies.replicas.reduction import ReduceOp
 from dtrain.training.architecture import Architecture
+from dtrain.training.compiled import Compiled
 from dtrain.training.parts import Batch, Part
 from dtrain.types import Array
 
@@ -121,7 +126,7 @@ class TrainingStep(EvaluationStep):
         scale: LossScale = WHOLE,
         *,
         sums: StepSums | None = None,
-        stage: Callable[..., StepResult] | None = None,
+        computing: Computing | None = None,
     ) -> None:
         """Begin.
 
@@ -133,12 +138,12 @@ class TrainingStep(EvaluationStep):
             chance: the source of chance of this part.
             scale: what makes the gradients those of a whole batch.
             sums: over the replicas of the step, where layers need them.
-            stage: what computes in a task that has a part of the model.
+            computing: which part of the model this task has; None: all of it.
         """
         super().__init__(model, loss, batch, replica.weights)
         self.updates: dict[str, Array] = {}
         self._replica = replica
-        self._stage = stage
+        self._computing = computing or Computing()
         self.sums = sums
         self._scale = scale
         self._begun = False
@@ -154,7 +159,7 @@ class TrainingStep(EvaluationStep):
     @property
     def sees_outputs(self) -> bool:
         """Whether this task has computed the outputs of the model; of several stages the last one has."""
-        return self._stage is None or self.outputs is not None
+        return self._computing.stage is None or self.outputs is not None
 
     def _drawn_from(self) -> np.random.Generator:
         """Return `rng`, made when asked for: few models ask, and making it costs a tenth of a small step."""
@@ -199,8 +204,9 @@ class TrainingStep(EvaluationStep):
         x = self.x if x is None else x
         y = self.y if y is None else y
         weight = self.sample_weight if sample_weight is None else sample_weight
+        network = self._computing.network or self._model.network
         compute = partial(
-            self._stage or self._model.network.loss_and_gradients,
+            self._computing.stage or network.loss_and_gradients,
             self._weights,
             x,
             y,
@@ -297,7 +303,7 @@ class TrainingStep(EvaluationStep):
 
     def _check_whole(self, method: str) -> None:
         """Raise a `ProgramError` in a pipeline, of which each task has one stage of the model."""
-        if self._stage is not None:
+        if self._computing.stage is not None:
             raise ProgramError(
                 f"{self._model.name}: train_step: {method} needs the whole model in one task, and here each "
                 "has a stage of it; expected loss_and_gradients alone, or another strategy than pipeline"
@@ -345,6 +351,80 @@ class TrainingStep(EvaluationStep):
             self._replica.rows[name] = rows if before is None else before.plus(rows)
 
 
+class Totals:
+    """Sums over examples of the steps' numbers, and states of the metrics, which this object owns."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._names = compiled.names
+        self._metrics = compiled.metrics()
+        self.reset()
+
+    def reset(self) -> None:
+        self._sums: dict[str, float] = {}
+        self.examples = 0
+        for each in self._metrics:
+            each.metric.reset_state()
+
+    def add(self, batch: Batch, step: EvaluationStep, logs: Logs) -> None:
+        self.examples += batch.size
+        for name, value in logs.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value) * batch.size
+        if not self._metrics:
+            return
+        outputs = step.outputs if isinstance(step.outputs, list) else [step.outputs]
+        if len(outputs) != len(self._names) or step.outputs is None:
+            own = f"{len(outputs)}: see `train_step` for your own"
+            found = "none: set step.outputs" if step.outputs is None else own
+            raise InputError(f"metrics: expected {len(self._names)} outputs, found {found}")
+        targets = by_output(step.y, self._names, "targets")
+        weights = by_output(step.sample_weight, self._names, "sample weights")
+        masks = step.masks or [None] * len(outputs)
+        for each in self._metrics:
+            weight = weights[each.output] if each.weighted else None
+            mask = masks[each.output]
+            if mask is not None:
+                weight = masked(weight, mask, is_mean=False)
+            if each.weighted or mask is not None:
+                each.metric.update_state(targets[each.output], outputs[each.output], sample_weight=weight)
+            else:
+                each.metric.update_state(targets[each.output], outputs[each.output])
+
+    def of_one(self, batch: Batch, step: EvaluationStep, logs: Logs) -> Sums:
+        size = batch.size
+        numbers = [float(size), *[float(value) * size for value in logs.values()]]
+        if self._metrics:
+            self.reset()
+            self.add(batch, step, logs)
+        for each in self._metrics:
+            for value in each.metric.state.values():
+                numbers += [float(value)] if np.ndim(value) == 0 else np.ravel(value).tolist()
+        return Sums(names=tuple(logs), totals=struct.pack(f"<{len(numbers)}d", *numbers))
+
+    def results(self) -> dict[str, float]:
+        """Return the numbers so far, the loss first."""
+        means = {name: total / max(1, self.examples) for name, total in self._sums.items()}
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
+
+    def results_of(self, sums: Sequence[Sums]) -> dict[str, float]:
+        """Return the numbers that follow from sums of any batches; the loss of no batch is NaN."""
+        if not sums:
+            return {"loss": nan}
+        sizes = [np.size(value) for each in self._metrics for value in each.metric.state.values()]
+        means, states = merged(sums, sum(sizes))
+        position = 0
+        for each in self._metrics:
+            state = each.metric.state
+            for name, value in state.items():
+                size = np.size(value)
+                state[name] = states[position : position + size].reshape(np.shape(value))
+                position += size
+        return means | {each.label: _number(each.metric.result()) for each in self._metrics}
+
+
+def _number(value: Any) -> Any:
+    return float(value) if np.ndim(value) == 0 else value
+
+
 STEPS = 1
 """The last word of the seeds of steps: numpy takes a shorter seed for one that ends in zeros."""
 
@@ -362,7 +442,7 @@ class StepMaker(NamedTuple):
         chance: makes the generator of a part by its number.
         of_parts: whether a step is made of parts of its batch; in local steps each is a step of its own.
         sums: whether layers need sums over the replicas of a step.
-        stage: what computes in a task that has a part of the model.
+        computing: which part of the model this task has.
     """
 
     model: Architecture
@@ -371,7 +451,7 @@ class StepMaker(NamedTuple):
     of_parts: bool
     weighs_examples: bool
     sums: bool
-    stage: Callable[..., StepResult] | None
+    computing: Computing
 
     def make(self, replica: Replica, number: int, part: Part, batch: Batch) -> TrainingStep:
         scale = part.scale(self.weighs_examples) if self.of_parts else WHOLE
@@ -379,7 +459,9 @@ class StepMaker(NamedTuple):
         if self.sums:
             sums = StepSums(partial(_sum_in_step, replica), batch.size if self.weighs_examples else 1.0)
         drawn = partial(self.chance, number)
-        return TrainingStep(self.model, self.loss, batch, replica, drawn, scale, sums=sums, stage=self.stage)
+        return TrainingStep(
+            self.model, self.loss, batch, replica, drawn, scale, sums=sums, computing=self.computing
+        )
 
 
 def _sum_in_step(replica: Replica, array: Array) -> Array:

@@ -114,12 +114,11 @@ def _places(blocks: Sequence[Array]) -> Iterator[tuple[Array, int]]:
     return ((block, start) for block in blocks for start in range(0, block.nbytes, CHUNK_BYTES))
 
 
-class Payload:
+class Payload(msgspec.Struct, eq=False):
     """Blocks that may be sent to many at about the same time; they must not change until all have them."""
 
-    def __init__(self, blocks: Sequence[Array]) -> None:
-        self.blocks = blocks
-        self._recent: dict[int, bytes] = {}
+    blocks: Sequence[Array]
+    _recent: dict[int, bytes] = msgspec.field(default_factory=dict)
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the bytes, copied chunk by chunk as they are taken, but not again what another just took."""

@@ -218,11 +218,6 @@ class Arena:
         store.stand_at(version)
         return store
 
-    def given(self, part: int) -> list[Array]:
-        """Return the gradient of a part that was computed here."""
-        dense = self.gradients[part].blocks[0]
-        return [*dense, *self.rows.blocks(part)] if self.rows.tables else dense
-
     def counted(self, part: int) -> list[Array]:
         """Return the gradient of `part`. Over several hosts, dense gradients are here only if the part was
         computed here: `means` has what is made of them.

@@ -21,8 +21,7 @@ from dtrain.errors import LeftBehindError, TooFewReplicasError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Sums, Verdict
 from dtrain.messages.rounds import CallMade, CompletePart, Deal, RoundMade
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory, any_non_finite
 from dtrain.protocol.contributions import Outcome
 from dtrain.protocol.part_dealer import NO_PART, PartDealer
 from dtrain.roles.collective.arena import Arena
@@ -52,6 +51,7 @@ class MemberDriver(MemberRounds):
     Attributes:
         store: whose `variables` are those of all, at the version that this member has adopted.
         owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
+        place: of the gradient of the part that `next_part` has returned.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class MemberDriver(MemberRounds):
         self._own: Deal | None = None
         self._beside: set[Deal] = set()
         self._places: dict[int, int] = {}
-        self._place = 0
+        self.place = 0
         self._owner = threading.get_ident()
 
     def serve(self, over_hosts: OverHosts | None = None) -> None:
@@ -123,25 +123,23 @@ class MemberDriver(MemberRounds):
             if self.finished or not due:
                 return NO_PART
             if self._own is None:
-                self._own, self._base, self._base_made = due[0], self._round, None
-                self._place = due[0].place
+                self._own, self.base, self._base_made = due[0], self._round, None
+                self.place = due[0].place
                 self._member.begins(due[0])
                 if self.over_hosts is not None:
-                    self.over_hosts.computes(due[0].part % self._dealt_parts, self._base)
+                    self.over_hosts.computes(due[0].part % self._dealt_parts, self.base)
             return self._own.part
-
-    def place_of(self, part: int) -> int:
-        """Return the place of the gradient of the part that `next_part` has returned."""
-        return self._place
 
     def gradients(self, place: int) -> ReplicaMemory:
         return self._arena.gradients[place]
 
     def give(self, place: int, rows: Mapping[str, SparseRows]) -> bool:
         """Write the rows of a part's gradient, before `contribute`; return whether all of it is finite."""
-        if self._arena.rows.tables:
-            self._arena.rows.put(place, rows)
-        return not any_non_finite(self._arena.given(place))
+        blocks = self._arena.gradients[place].blocks[0]
+        if (here := self._arena.rows).tables:
+            here.put(place, rows)
+            blocks = [*blocks, *here.blocks(place)]
+        return not any_non_finite(blocks)
 
     def _complete(self, deal: Deal, round_: int, examples: int, sums: Sums | None, finite: bool) -> None:
         """Note that a part is complete, whose values are those of a round; `examples` 0: it has none."""
@@ -170,13 +168,13 @@ class MemberDriver(MemberRounds):
         """
         deal = self._own
         if part == NO_PART or deal is None:
-            self._base, self._base_made = self._adopted_round, None
+            self.base, self._base_made = self._adopted_round, None
         else:
-            self._complete(deal, self._base, examples, sums, finite)
+            self._complete(deal, self.base, examples, sums, finite)
             self._own = None
             if not examples:
                 self.notify()  # a part without examples makes no calls: others stop waiting for them
-        base = self._base
+        base = self.base
         if self.finished:
             return FINISHED
         if not self._wait(lambda: self._round > base, arrives=True):
@@ -185,17 +183,16 @@ class MemberDriver(MemberRounds):
 
     def _outcome(self, part: int, finite: bool) -> Outcome:
         made = self._base_made
-        void = made is None or made.void
         parts = () if made is None else made.parts
         mine = [done.part for done in parts if done.holder == self._member.number]
         counts = part == NO_PART or part in mine
-        if self.finished and (void or not counts):
+        if self.finished and not (parts and counts):
             return FINISHED
         if not finite:
-            step = self.version + void
+            step = self.version + (not parts)
             return Outcome(Verdict.REFUSED, reason=not_finite(self._waits, self.rank, step))
         is_late = made is None and self.dealt.even  # rounds were made while it computed
-        if counts or (void and not is_late):
+        if counts or not (parts or is_late):
             return Outcome(Verdict.ACCEPTED, accepted=len(mine))
         return Outcome(Verdict.STALE, stale=1)
 
@@ -279,7 +276,8 @@ class MemberDriver(MemberRounds):
                             return True
                         if computes and self._member.to_compute and not self.finished:
                             return False
-                        self._check_enough()
+                        if self._held >= 0 and not self.finished:
+                            self._check_enough()
                     if self._look(timeout_s):
                         since_s, timeout_s = now(), _SOON_S
                     elif now() - since_s >= _SOON_S:
@@ -307,8 +305,6 @@ class MemberDriver(MemberRounds):
 
     def _check_enough(self) -> None:
         rules = self._rules
-        if self._held < 0 or self.finished:
-            return
         waited_s = self._waits.clock.now() - self._held_since_s
         if rules.too_few == TooFew.FAIL or waited_s >= rules.too_few_timeout_s:
             raise TooFewReplicasError(
@@ -328,14 +324,9 @@ class MemberDriver(MemberRounds):
     # Calls within a step (without backups): parts are known by their numbers in the batch
 
     @property
-    def base(self) -> int:
-        """The round in which this member computes."""
-        return self._base
-
-    @property
     def is_void(self) -> bool:
         """Whether that round is over although parts still compute."""
-        return self._round != self._base
+        return self._round != self.base
 
     def slots(self) -> Sequence[int]:
         """Return the numbers in their batch of the parts of this round."""
@@ -360,7 +351,7 @@ class MemberDriver(MemberRounds):
                 self._beside.add(deal)
                 self._member.begins(deal)
                 if self.over_hosts is not None:
-                    self.over_hosts.computes(slot, self._base)
+                    self.over_hosts.computes(slot, self.base)
         return deal.place
 
     def complete(self, slot: int, examples: int, sums: Sums | None, finite: bool) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dtrain.collectives.step import Phase
 from dtrain.config.choices import NanPolicy
 from dtrain.errors import NonFiniteGradientError, PeerError
-from dtrain.messages import AnyMessage, Verdict
+from dtrain.messages import AnyMessage
 from dtrain.messages.rounds import (
     CallMade,
     CompletePart,
@@ -22,7 +22,6 @@ from dtrain.messages.rounds import (
     Told,
 )
 from dtrain.parameters.store import TwoSidedStore
-from dtrain.protocol.contributions import Outcome
 from dtrain.roles.collective.arena import Arena
 from dtrain.roles.collective.lane_work import LaneJob, LaneWork
 from dtrain.roles.collective.over_hosts import OverHosts
@@ -42,8 +41,6 @@ from dtrain.steps.follower import (
 from dtrain.steps.member import RoundMember
 from dtrain.wire.one_host.members import MemberLinks
 
-PENDING = Outcome(Verdict.PENDING)
-FINISHED = Outcome(Verdict.FINISHED)
 LINK_S = 10.0
 """The seconds after which a member counts as ended to which there is no socket, if its process does not live.
 """
@@ -71,6 +68,8 @@ class MemberRounds:
 
     Attributes:
         store: whose `variables` are those of all, at the version that this member has adopted.
+        version: that version.
+        base: the round in which this member computes.
         owes_values: whether this member, as the leader, has yet to assign what an earlier one ordered.
     """
 
@@ -94,10 +93,10 @@ class MemberRounds:
         self._work = work
         self.over_hosts: OverHosts | None = None
         self._version, self._side = known.version, known.side
-        self._adopted, self._adopted_side, self._adopted_round = known.version, known.side, member.round
+        self.version, self._adopted_side, self._adopted_round = known.version, known.side, member.round
         self._awaits_records: Reduce | None = None
         self._seats_asking: SimpleQueue[MemberSeat] = SimpleQueue()
-        self._base = member.round
+        self.base = member.round
         self._base_made: RoundMade | None = None
         self._voids = {False: 0, True: 0}
         self._round = member.round
@@ -111,7 +110,7 @@ class MemberRounds:
         self.owes_values = False
         self._arrives = False
         self._ordered: RoundMade | None = None
-        self._known_members = member.members
+        self._known_members: Mapping[int, MemberSeat] = {}
         self._failure: BaseException | None = None
         self._turn = threading.Condition(threading.RLock())
 
@@ -120,16 +119,6 @@ class MemberRounds:
         self._member.received(self._member.leader, told, self._waits.clock.now())
 
     # How training stands
-
-    @property
-    def version(self) -> int:
-        """The version that this member has adopted."""
-        return self._adopted
-
-    @property
-    def newest(self) -> int:
-        """The newest version, which this member may not have adopted yet."""
-        return self._version
 
     @property
     def round(self) -> int:
@@ -154,12 +143,6 @@ class MemberRounds:
         return self._member.leads_in > 0
 
     @property
-    def leader(self) -> int:
-        """The rank of the member that is taken for the leader."""
-        seat = self._member.members.get(self._member.leader)
-        return self.rank if seat is None else seat.rank
-
-    @property
     def dealt(self) -> Dealt:
         return self._member.dealt
 
@@ -169,14 +152,12 @@ class MemberRounds:
         with self._turn:
             return self._arena.tally(self._side) or ()
 
-    def limit(self, until: int | None) -> None:
-        """Let no version be made beyond `until`, nor beyond the store's last one."""
-        assert self.store.max_steps is not None, "a call of fit has a last step"
+    def heed(self) -> None:
+        """Let no version be made beyond the one that the newest order names, nor beyond the last one."""
         with self._turn:
+            until = self._orders.heed(self._version)
+            assert self.store.max_steps is not None, "a call of fit has a last step"
             self._member.limit(self.store.max_steps, until)
-
-    def _heed(self) -> None:
-        self.limit(self._orders.heed(self._version))
 
     # Messages
 
@@ -206,7 +187,7 @@ class MemberRounds:
             self._note_end(number)
         elif self.over_hosts is not None:
             if isinstance(message, CallMade):
-                self._heed()  # another member may have written what the leader has ordered
+                self.heed()  # another member may have written what the leader has ordered
             self.over_hosts.take(number, message)
 
     def _note_end(self, number: int) -> None:
@@ -234,10 +215,9 @@ class MemberRounds:
             self._round = member.round
             if over is not None:
                 over.know()
-                while not self._seats_asking.empty():
-                    member.admit(self._seats_asking.get())
-            self._link(now_s)
-            self._welcome()
+            waits = self._unlinked or self._links.offers or member.leads_in
+            if waits or member.members is not self._known_members:
+                self._link(now_s)
             if over is not None:
                 self._go_on_over_hosts(over)
             acts = acts or bool(actions)
@@ -245,15 +225,17 @@ class MemberRounds:
                 return acts
 
     def _go_on_over_hosts(self, over: OverHosts) -> None:
+        while not self._seats_asking.empty():
+            self._member.admit(self._seats_asking.get())
         over.look()
         over.tell()
         if over.changed:
             over.changed = False
-            self._heed()
+            self.heed()
             self._links.notify(CallMade())
         waits = self._awaits_records
         if waits is not None:
-            self._heed()
+            self.heed()
             if over.position >= waits.attempt.written:
                 self._awaits_records = None
                 self._reduce(waits.round, waits.attempt)
@@ -277,7 +259,7 @@ class MemberRounds:
         """Say that this process, where it leads, orders nothing more; first what an earlier leader owes."""
         if self._led_in != (term := self._member.leads_in):
             self._led_in = term
-            self._heed()
+            self.heed()
             if term and self.over_hosts is not None:
                 self.over_hosts.begin_to_lead()
             self.owes_values = bool(term) and self._orders.owes_values()
@@ -299,37 +281,36 @@ class MemberRounds:
                 self._commit(round_, made)
             case SkipRounds(_, version, side):
                 self._version, self._side = version, side
-                self._heed()
+                self.heed()
             case HoldRound(_, live):
                 self._held_since_s = now_s if self._held < 0 else self._held_since_s
                 self._held = live
             case ComputeDeals():
-                self._heed()
+                self.heed()
             case LeaveRun():
                 self._is_left = True
             case AbandonAttempt():
                 """Its lanes were given up before this member answered the new leader."""
 
     def _link(self, now_s: float) -> None:
-        """Connect new members, and let those ask that would like to be."""
-        if self._member.members is not self._known_members:
-            self._known_members = self._member.members
-            host = self._known_members[self._member.number].host
-            self._links.ranks = sorted(
-                seat.rank for seat in self._known_members.values() if seat.host == host
-            )
+        """Connect new members, let those begin that may, and those ask that would like to."""
+        over = self.over_hosts
+        self._known_members = self._member.members
+        host = self._known_members[self._member.number].host
+        self._links.ranks = sorted(seat.rank for seat in self._known_members.values() if seat.host == host)
         offered = self._links.offered
         members = self._member.members
         for number in sorted(members.keys() - self._links.numbers - self._ended - {self._member.number}):
             seat = members[number]
-            if self.over_hosts is not None and self.over_hosts.is_elsewhere(seat):
+            if over is not None and over.is_elsewhere(seat):
                 continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
             elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S and not self._links.lives(number):
                 self._unlinked.pop(number)
                 self._note_end(number)
-        for rank, which in offered.items() if self.leads and self.over_hosts is None else ():
+        self._welcome()
+        for rank, which in offered.items() if self.leads and over is None else ():
             if self._asked.get(rank) != which:
                 self._asked[rank] = which
                 self._member.admit(
@@ -356,7 +337,7 @@ class MemberRounds:
 
     def _reduce(self, round_: int, attempt: ReduceAttempt) -> None:
         made = attempt.made
-        self._heed()
+        self.heed()
         values = self._orders.values(self._version) if made.void else ({}, False)
         sums = [done.sums for done in made.parts if done.sums is not None]
         job = LaneJob(round_, attempt, self._member.seats, self._version, self._side, values, sums)
@@ -368,19 +349,19 @@ class MemberRounds:
             self._member.reduced(attempt.number, attempt.last + 1)
 
     def _commit(self, round_: int, made: RoundMade) -> None:
-        if round_ == self._base:
+        if round_ == self.base:
             self._base_made = made
         self._held = -1
         if made.refused and self._rules.nan_policy == NanPolicy.FAIL:
             rank = self._rank_of(made.refused[0])
             self._failure = NonFiniteGradientError(not_finite(self._waits, rank, self._version + 1))
         self._arrives, self._ordered = False, None
-        if made.void:
+        if not made.parts:
             self._voids[made.values] += 1
             self.owes_values = self.owes_values and not made.values
         if made.parts or made.values:
-            self._version, self._side = self._version + (not made.void), self._side + 1
-        self._heed()
+            self._version, self._side = self._version + bool(made.parts), self._side + 1
+        self.heed()
 
     def _rank_of(self, done: CompletePart) -> int:
         return self._member.seats[done.holder].rank
@@ -389,7 +370,7 @@ class MemberRounds:
         """Go on to the newest version."""
         self._adopted_round = self._round
         if self._adopted_side != self._side:
-            self._adopted, self._adopted_side = self._version, self._side
+            self.version, self._adopted_side = self._version, self._side
             self._orders.adopt(self._version)
             self.store.stand_at(self._side)
 

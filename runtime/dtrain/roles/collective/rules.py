@@ -8,7 +8,7 @@ import msgspec
 from dtrain.config.choices import NanPolicy, TooFew, Weighting
 from dtrain.errors import WaitTimeoutError
 from dtrain.process.clock import SYSTEM, Clock
-from dtrain.protocol.sync_round import quota
+from dtrain.steps.machine import quota
 from dtrain.wire.one_host.synchronization import Doorbells
 
 LOOK_S = 1.0

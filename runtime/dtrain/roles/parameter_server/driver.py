@@ -84,7 +84,7 @@ class ServerHandler:
         self._callers = set() if callers is None else callers
         self._late: list[str] = []
         self._begun = False
-        self._go_on = self._go_on_traced if reporter.trace.on else self._go_on_untraced
+        self._go_on = self._go_on_traced if reporter.trace.on else machine.go_on
         self._receive = self._receive_traced if reporter.trace.on else machine.receive
 
     def limits(self, hello: Hello) -> Limits:
@@ -210,7 +210,7 @@ class ServerHandler:
         for action in actions:
             match action:
                 case Send(caller, message, blocks) if blocks:
-                    version = self.machine.held.version if self.machine.held else 0
+                    version = self.machine.held.rule.version if self.machine.held else 0
                     if payload is None or payload.blocks is not blocks or made != version:
                         payload, made = Payload(blocks), version
                     # opaque to the machine only
@@ -218,7 +218,7 @@ class ServerHandler:
                 case Send(caller, message):
                     caller.send(message)  # type: ignore[attr-defined]
                 case Decide() | Redeliver():
-                    self._go_on(action)
+                    self._carry_out(self._go_on(action, self._now()))
                 case Report(message) if self._decisions is not None:
                     self._decisions.report(message)
                 case Note(event):
@@ -228,17 +228,14 @@ class ServerHandler:
                 case End(str(reason)):
                     self.fail(reason)
 
-    def _go_on_untraced(self, action: Later) -> None:
-        self._carry_out(self.machine.go_on(action, self._now()))
-
-    def _go_on_traced(self, action: Later) -> None:
+    def _go_on_traced(self, action: Later, now: float) -> list[Action]:
         """Go on, and keep in the trace what was decided and how long it took to apply it."""
         with self._applying():
-            actions = self.machine.go_on(action, self._now())
+            actions = self.machine.go_on(action, now)
         if isinstance(action, Decide) and isinstance(action.message, Commit):
             ranks = tuple(rank for rank, _, _ in action.message.contributors)
             self.reporter.trace.event(DecidedEvent(step=action.message.version + 1, ranks=ranks))
-        self._carry_out(actions)
+        return actions
 
     def _receive_traced(
         self, caller: Hashable, sender: TaskId, message: AnyMessage, blocks: Blocks, now: float
@@ -259,10 +256,10 @@ class ServerHandler:
 
     def _report_progress(self, message: AnyMessage) -> None:
         held = self.machine.held
-        if held is not None and held.version != self.reporter.status.step:
-            self.reporter.progress(held.version)
+        if held is not None and held.rule.version != self.reporter.status.step:
+            self.reporter.progress(held.rule.version)
             self.reporter.status.max_steps = held.max_steps
-            self.reporter.status.rolled_back_steps = held.lineage.rolled_back_steps
+            self.reporter.status.rolled_back_steps = held.begun.lineage.rolled_back_steps
         if isinstance(message, Initialise | Share):
             self.reporter.waiting(None)
         if isinstance(message, Initialise) and held is not None and not self._begun:
@@ -284,12 +281,9 @@ class DecisionLink:
         new = partial(Peer, handler.host, connect, patience_s=math.inf, clock=clock)
         self._commits = new(greeting=lambda: [handler.position()[0]])
         self._reports = new(greeting=lambda: handler.position()[1])
+        self.report = self._reports.notify  # what is lost with the connection is in the next greeting
         for peer, name in ((self._commits, "commits"), (self._reports, "reports")):
             clock.start(partial(self._follow, peer), name)
-
-    def report(self, message: AnyMessage) -> None:
-        """Send a report to the control host, now or on reconnecting."""
-        self._reports.notify(message)
 
     def close(self) -> None:
         for peer in (self._commits, self._reports):

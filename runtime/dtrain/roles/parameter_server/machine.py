@@ -11,6 +11,8 @@ as cluster managers do, loses no step, because servers outlive the leader's last
 told alone gives its leader time for a checkpoint.
 """
 
+from functools import cache
+
 import msgspec
 
 from dtrain.cluster import JOINING, ClusterSpec, Role, TaskId
@@ -18,6 +20,7 @@ from dtrain.config import ServerSection, WaitSection
 from dtrain.control.interface import Action, Caller, End, Later, Redeliver, Send
 from dtrain.control.machine import ControlPlane
 from dtrain.control.roster import obstacle
+from dtrain.control.sync_steps import SyncSteps
 from dtrain.errors import DtrainError, InputError
 from dtrain.messages import (
     AnyMessage,
@@ -62,6 +65,7 @@ from dtrain.types import Blocks
 
 STEP_MESSAGES = frozenset({Push, Complete, Commit, Release})
 """Messages of every step; after one, no open question has an answer before a certain version."""
+_name = cache(str)
 WAIT_MAX_S = 3600.0
 """No question stays open for longer, whatever its sender says."""
 
@@ -91,7 +95,8 @@ class ParameterServer:
         self.held: TermState | None = None
         self._allocator = allocator or BufferAllocator()
         self._loading: TermState | None = None
-        self.shared = SharedVariables(index, cluster.count(Role.PS))
+        self._servers = cluster.count(Role.PS)
+        self.shared = SharedVariables(index, self._servers)
         self._snapshots = Snapshots()
         self._questions = Questions(self.control, self._snapshots)
 
@@ -109,7 +114,8 @@ class ParameterServer:
     ) -> list[Action]:
         if sender == JOINING:
             return self.control.receive(caller, sender, message, now)
-        if sender.role is Role.WORKER and self.control.roster.let_join(sender):
+        joins = sender.role is Role.WORKER and sender.index >= self.cluster.first_joined
+        if joins and self.control.roster.let_join(sender):
             expected = self.control.expect(sender, message, now)
             return expected + self._handle(caller, sender, message, blocks, now)
         match message:
@@ -117,16 +123,16 @@ class ParameterServer:
                 return self._push(caller, sender, message, blocks, now)
             case Pull() | LookupRows():
                 return self._ask(caller, sender, message, blocks, now)
+            case Complete() if sender.role is Role.PS and sender.index < self._servers:
+                return self._complete(sender.index, message)
+            case Commit() | Release() if sender == self.cluster.control_host:
+                return self._follow(message)
         if (why := obstacle(message, sender, self.cluster)) is not None:
             return [Send(caller, Refusal(reason=why))]
         match message:
-            case Commit() | Release():
-                return self._follow(message)
             case Snapshot():
                 self._snapshots.asked(message, now)
                 return self._ask(caller, sender, message, blocks, now)
-            case SnapshotRows():
-                return [self._read_snapshot(caller, message, blocks, now)]
             case Operate() | Share():
                 return [Send(caller, *self.shared.answer(message, blocks))]
         return self._lead(caller, sender, message, blocks, now)
@@ -143,6 +149,8 @@ class ParameterServer:
                 return obey(caller, self.held, message, blocks, now)
             case Mark():
                 return [self._mark(caller, message, now)]
+            case SnapshotRows():
+                return [self._read_snapshot(caller, message, blocks, now)]
         return self.control.handle(caller, sender, message, now)
 
     def go_on(self, later: Later, now: float) -> list[Action]:
@@ -247,14 +255,14 @@ class ParameterServer:
     def _push(
         self, caller: Caller, sender: TaskId, message: Push, blocks: Blocks, now: float
     ) -> list[Action]:
-        if self._snapshots.keeps((caller, sender, message, blocks), now):
+        if now < self._snapshots.marked_until_s and self._snapshots.keeps((caller, sender, message, blocks)):
             return []
-        replica, held, ranks = str(sender), self.held, self.control.roster.ranks
+        replica, held, ranks = _name(sender), self._in_term(message), self.control.roster.ranks
         rank = ranks.get(replica)
         if rank is None:
             reason = f"{replica} is not a replica of this run; replicas are {', '.join(ranks)}"
             return [Send(caller, Refusal(reason=reason))]
-        if held is None or (held.generation, held.term) != (message.generation, message.term):
+        if held is None:
             # Its term is over, or this server has lost it and waits for a new one, of which it will be told.
             question = Pull(generation=message.generation, at_least=0, wait_s=LEASE_S, term=message.term)
             return self._ask(caller, sender, question, (), now)
@@ -280,13 +288,21 @@ class ParameterServer:
 
     # The one decision of a synchronous run
 
-    def _follow(self, message: Commit | Release) -> list[Action]:
-        """Carry out what the control host has decided, if it is of the term that this server holds."""
+    def _in_term(self, message: Push | Complete | Commit | Release) -> TermState | None:
         held = self.held
-        if held is None or (held.generation, held.term) != (message.generation, message.term):
-            return []
+        same = held is not None and (held.generation, held.term) == (message.generation, message.term)
+        return held if same else None
+
+    def _complete(self, server: int, message: Complete) -> list[Action]:
+        held = self._in_term(message)
+        steps = None if held is None else held.steps
+        return steps.reported(server, message) if isinstance(steps, SyncSteps) else []
+
+    def _follow(self, message: Commit | Release) -> list[Action]:
+        """Carry out what the control host has decided."""
+        held = self._in_term(message)
         try:
-            return held.rule.follow(message) if isinstance(held.rule, SyncRule) else []
+            return held.rule.follow(message) if held is not None and isinstance(held.rule, SyncRule) else []
         except ValueError as error:
             return [End(f"ps:{self.index} cannot follow {self.cluster.control_host}: {error}")]
 

@@ -96,24 +96,25 @@ class Snapshots(msgspec.Struct):
 
     Attributes:
         number: of the question that was answered last: what is remembered was meant for it.
+        marked_until_s: until then pushes wait, in async, for a snapshot to be taken.
     """
 
     number: int = 0
     taken: CutTaken = msgspec.field(default_factory=lambda: CutTaken(step=0, whole=True))
     waiting: list[Delivery] = msgspec.field(default_factory=list)
-    _marked_until_s: float = -math.inf
+    marked_until_s: float = -math.inf
     _forget_at_s: float = math.inf
     _covers_more: bool = False
     _covers: AppliedBatches = msgspec.field(default_factory=AppliedBatches)
 
     def mark(self, question: Mark, now: float) -> None:
-        self._marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
+        self.marked_until_s, self._covers = now + question.wait_s, AppliedBatches()
 
     def asked(self, question: Snapshot, now: float) -> None:
         """Record that the state is wanted: pushes that it is to contain need not wait."""
         self._covers = AppliedBatches(*question.covers)
-        if now < self._marked_until_s:
-            self._marked_until_s = now + question.wait_s
+        if now < self.marked_until_s:
+            self.marked_until_s = now + question.wait_s
             self._covers_more = True
         self._forget_at_s = now + question.wait_s + UNREAD_S
 
@@ -125,19 +126,20 @@ class Snapshots(msgspec.Struct):
             self._forget_at_s = math.inf
             held.store.forget_snapshots()
 
-    def keeps(self, delivery: Delivery, now: float) -> bool:
-        waits = now < self._marked_until_s and delivery[2].part not in self._covers
+    def keeps(self, delivery: Delivery) -> bool:
+        """Keep a push that comes while the server is marked, unless the snapshot is to contain it."""
+        waits = delivery[2].part not in self._covers
         if waits:
             self.waiting.append(delivery)
         return waits
 
     def released(self, now: float) -> list[Delivery]:
         """Return the pushes that need not wait any more, to be handled as if they came now."""
-        if now < self._marked_until_s and not self._covers_more:
+        if now < self.marked_until_s and not self._covers_more:
             return []
         self._covers_more = False
         waiting, self.waiting = self.waiting, []
-        return [delivery for delivery in waiting if not self.keeps(delivery, now)]
+        return [each for each in waiting if now >= self.marked_until_s or not self.keeps(each)]
 
     def disconnected(self, caller: Caller) -> None:
         """Drop the waiting pushes of a lost connection, which will come again."""
@@ -151,7 +153,7 @@ class Snapshots(msgspec.Struct):
             return None
         if applied is not None:
             applied.forget_below(question.settled)
-        self._marked_until_s, self.number = -math.inf, question.number
+        self.marked_until_s, self.number = -math.inf, question.number
         self.taken = CutTaken(step=held.version, whole=whole)
         held.store.mark()
         return SnapshotReply(state=held.state, slots=held.store.slot_names, assigned=held.store.assigned)

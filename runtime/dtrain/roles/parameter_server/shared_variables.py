@@ -38,16 +38,13 @@ class SharedVariables:
         self._session = session
         self._shards = shards
         self._values = {number: np.array(block) for number, block in zip(shards, blocks, strict=True)}
+        self.nbytes = sum(value.nbytes for value in self._values.values())
         self._slots: dict[tuple[int, str], Slots] = {}
         self._rules: dict[str, tuple[dict[str, object], Optimizer]] = {}
         self.iterations: dict[str, int] = {}
         self._settled = 1
         self._made: dict[int, list[list[Array]]] = {}
         self._newest_outside = (-1, list[Array]())
-
-    @property
-    def nbytes(self) -> int:
-        return sum(value.nbytes for value in self._values.values())
 
     def answer(self, message: Share | Operate, blocks: Blocks) -> tuple[AnyMessage, Blocks]:
         """Answer a message; the blocks of the answer may be this server's own memory. What does not fit, is

@@ -20,8 +20,7 @@ from dtrain.parameters.store import Store
 from dtrain.parameters.versions import BufferAllocator
 from dtrain.protocol import tally
 from dtrain.protocol.applied_batches import AppliedBatches
-from dtrain.protocol.contributions import Seen, SeenPushes
-from dtrain.roles.parameter_server.update_rules import AsyncRule, SyncRule
+from dtrain.roles.parameter_server.update_rules import AsyncRule, Seen, SeenPushes, SyncRule
 from dtrain.state.batch_cut import NOTHING_DEALT, UNCUT, BatchCut
 from dtrain.state.fit_state import NO_BATCHES, Contents, FitState
 from dtrain.types import Blocks
@@ -38,6 +37,7 @@ class TermState(msgspec.Struct, kw_only=True):
     """
 
     begun: FitState
+    generation: int
     term: int
     plan: Plan
     training: ServerSection
@@ -74,6 +74,7 @@ class TermState(msgspec.Struct, kw_only=True):
         steps = control.steps_of(message, training)
         return cls(
             begun=state.but(plan=None),
+            generation=state.generation,
             term=message.term,
             plan=plan,
             training=training,
@@ -86,10 +87,6 @@ class TermState(msgspec.Struct, kw_only=True):
         )
 
     # How training stands
-
-    @property
-    def generation(self) -> int:
-        return self.begun.generation
 
     @property
     def lineage(self) -> Lineage:
@@ -198,7 +195,7 @@ class TermState(msgspec.Struct, kw_only=True):
                 raise InputError("it is of no steps, or these took no time that there is")
             if not message.examples and isinstance(self.rule, AsyncRule):
                 raise InputError("it is of no examples, and no batch is in async")
-            if self.applied is not None and (far := self.applied.obstacle(message.part)):
+            if isinstance(self.rule, AsyncRule) and (far := self.rule.applied.obstacle(message.part)):
                 raise InputError(far)
             if message.sums is not None:
                 tally.check(message.sums)

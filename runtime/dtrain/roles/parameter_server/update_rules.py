@@ -1,17 +1,25 @@
 """A server's handling of pushes, in synchronous and in asynchronous training. Machine.
 
-Machine: no socket, no thread, no clock. A server holds contributions until the control plane has decided
+The rule *Exactly once* (docs/design/protocol.md#exactly-once), as far as pushes go:
+
+1. A push is (replica, incarnation, sequence). A replica sends one push at a time; its next sequence is one
+   higher.
+2. The first arrival is new. A later arrival of the same push is a duplicate and is answered with the first
+   verdict.
+3. An older sequence, and an older incarnation, is refused: no replica waits for its answer any more.
+4. The table is part of a checkpoint: a restored server remembers what the restored variables contain.
+
+In synchronous training a server holds contributions until the control plane has decided
 which of them make the next version: the host's server hears that by a call, the others by `Commit`. A push is
 answered when the version that it contributes to has been made, or as soon as there is another part for its
 replica: then a `Release` lets all servers answer it as pending.
 
-Machine: no socket, no thread, no clock. Every server applies a batch on arrival, unless it has it already.
+In asynchronous training every server applies a batch on arrival, unless it has it already.
 The control host's server besides asks the control plane, in the same process, who may push next; it refuses
 what comes without permission and judges what is too stale.
 """
 
 from collections.abc import Iterable, Sequence, Set
-from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -23,51 +31,64 @@ from dtrain.control.async_steps import AsyncSteps
 from dtrain.control.interface import Action, Caller, NextTurn, Report, Send
 from dtrain.control.sync_steps import SyncSteps
 from dtrain.messages import Commit, Complete, Initialise, Push, Release, Reply, Verdict
-from dtrain.parameters.means import merged_by_direction
 from dtrain.parameters.store import Store
-from dtrain.parameters.updater import Contributions
+from dtrain.parameters.updater import Contributions, merged_by_direction
 from dtrain.protocol.applied_batches import AppliedBatches
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule
-from dtrain.protocol.contributions import Seen, SeenPushes
 from dtrain.protocol.part_dealer import NO_PART
-from dtrain.protocol.sync_round import Contribution, SyncRound
+from dtrain.steps.machine import Contribution
 from dtrain.types import Array, Blocks
 
 
-class UpdateRule(Protocol):
-    """The way from gradients to versions of one server's variables."""
+class Seen(msgspec.Struct, frozen=True):
+    """The newest push of one replica and its verdict; None while it is undecided (sync: until the commit)."""
 
-    version: int
+    incarnation: int
+    sequence: int
+    verdict: Verdict | None = None
+    staleness: int = 0
 
-    def push(
-        self,
-        caller: Caller,
-        replica: str,
-        rank: int,
-        push: Push,
-        blocks: Sequence[Array],
-        now: float,
-        *,
-        again: bool,
-    ) -> list[Action]:
-        """Deal with a gradient that has passed every check.
 
-        Args:
-            blocks: `[group]`, each flat and of the group's dtype and size; the sender's memory until it is
-                answered.
-            again: whether it has been seen before, and its verdict is still open.
-        """
+class SeenPushes:
+    """The table, one row a replica."""
 
-    def shown_to(self, rank: int, whole: bool = False) -> Sequence[Array]: ...
+    def __init__(self, rows: dict[str, Seen] | None = None) -> None:
+        self._rows = dict(rows or {})
 
-    def rows_for(self, rank: int | None, tables: Sequence[int], ids: Sequence[Array]) -> list[Array]: ...
+    def lookup(self, replica: str, incarnation: int, sequence: int) -> Seen | str | None:
+        """Return None for a new push, the row of a duplicate, or the reason for which a push is refused."""
+        row = self._rows.get(replica)
+        if row is None or incarnation > row.incarnation:
+            return None
+        if incarnation < row.incarnation:
+            return (
+                f"{replica} is known as incarnation {row.incarnation}; this push comes from incarnation "
+                f"{incarnation}"
+            )
+        if sequence < row.sequence:
+            return f"{replica} has sent push {row.sequence} already; push {sequence} is older"
+        return row if sequence == row.sequence else None
 
-    def end_at(self, version: int) -> list[Action]:
-        """Make this version the last one; answer the replicas that wait for a later one."""
+    def record(self, replica: str, seen: Seen) -> None:
+        self._rows[replica] = seen
 
-    def disconnected(self, caller: Caller) -> None: ...
+    def decide(self, replica: str, verdict: Verdict) -> None:
+        row = self._rows.get(replica)
+        if row is not None and row.verdict is None:
+            self._rows[replica] = Seen(row.incarnation, row.sequence, verdict, row.staleness)
 
-    def waiting(self) -> list[Caller]: ...
+    def export(self) -> list[tuple[str, int, int]]:
+        return [
+            (name, row.incarnation, row.sequence)
+            for name, row in sorted(self._rows.items())
+            if row.verdict is not None
+        ]
+
+    @classmethod
+    def restore(cls, rows: list[tuple[str, int, int]]) -> "SeenPushes":
+        return cls(
+            {name: Seen(incarnation, sequence, Verdict.ACCEPTED) for name, incarnation, sequence in rows}
+        )
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -88,8 +109,7 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class SyncRule:
-    """Contributions to the newest version, held until it is decided which of them make the next one; see
-    `UpdateRule`.
+    """Contributions to the newest version, held until it is decided which of them make the next one.
 
     Attributes:
         until: the version at which the leader reads the values, and every replica is shown them whole; None:
@@ -114,7 +134,7 @@ class SyncRule:
         self._by_direction = training.merge == Merge.RDA
         self._generation = message.state.generation
         self._term = message.term
-        self._round: SyncRound[Offered] = SyncRound(message.state.version)
+        self._held: dict[Contribution, Offered] = {}
         self._undecided: dict[str, Contribution] = {}
         self._empty: set[Contribution] = set()
         self._waiting: dict[Contribution, list[Waiting]] = {}
@@ -125,6 +145,7 @@ class SyncRule:
         return self.until is not None and self.version >= self.until
 
     def end_at(self, version: int) -> list[Action]:
+        """Make this version the last one; answer the replicas that wait for a later one."""
         self.max_steps = version
         if self.version < version:
             return []  # the commit that makes it is under way
@@ -145,6 +166,13 @@ class SyncRule:
     def push(
         self, caller: Caller, replica: str, rank: int, push: Push, blocks: Blocks, now: float, *, again: bool
     ) -> list[Action]:
+        """Deal with a gradient that has passed every check.
+
+        Args:
+            blocks: `[group]`, each flat and of the group's dtype and size; the sender's memory until it is
+                answered.
+            again: whether it has been seen before, and its verdict is still open.
+        """
         contribution = (rank, push.incarnation, push.ordinal)
         if again:
             self._waiting.setdefault(contribution, []).append(Waiting(caller, duplicate=True))
@@ -155,7 +183,7 @@ class SyncRule:
         self._undecided[replica] = contribution
         self._waiting.setdefault(contribution, []).append(Waiting(caller))
         if push.examples:
-            self._round.offer(contribution, push.base_version, Offered(blocks, push.examples, push.steps))
+            self._held.setdefault(contribution, Offered(blocks, push.examples, push.steps))
         else:
             self._empty.add(contribution)
         if self._steps is not None:
@@ -182,10 +210,10 @@ class SyncRule:
         return [answer, *steps.share_out(now)] if steps is not None and comes_back else [answer]
 
     def _answer_pending(self, contribution: Contribution, part: int) -> list[Action]:
-        offered = self._round.held.get(contribution)
+        offered = self._held.get(contribution)
         if offered is not None:  # the replica's memory, which it is about to write again
             copies = [np.array(block) for block in offered.blocks]
-            self._round.held[contribution] = replace(offered, blocks=copies)
+            self._held[contribution] = replace(offered, blocks=copies)
         for replica in [replica for replica, its in self._undecided.items() if its == contribution]:
             self._seen.decide(replica, Verdict.PENDING)
             del self._undecided[replica]
@@ -219,7 +247,7 @@ class SyncRule:
         return self._answer_pending(decision.contribution, part)
 
     def reports(self) -> list[Complete]:
-        return [self._report(contribution) for contribution in self._round.held]
+        return [self._report(contribution) for contribution in self._held]
 
     def _report(self, contribution: Contribution) -> Complete:
         rank, incarnation, ordinal = contribution
@@ -233,11 +261,17 @@ class SyncRule:
         )
 
     def _commit(self, commit: Commit) -> list[Action]:
-        held = _by_process(self._round.held)
-        offered = self._round.commit(commit.version, commit.contributors)
-        if offered is None:
-            return []
-        self.version = self._round.version
+        if commit.version < self.version:
+            return []  # it has come again
+        if commit.version > self.version or not self._held.keys() >= set(commit.contributors):
+            raise ValueError(
+                f"commit of version {commit.version} cannot follow version {self.version} with "
+                f"{sorted(self._held)}"
+            )
+        held = _by_process(self._held)
+        offered = [self._held[contribution] for contribution in commit.contributors]
+        self._held.clear()
+        self.version += 1
         examples = [each.examples for each in offered] if self._by_examples else None
         blocks = [each.blocks for each in offered]
         if self._by_direction:
@@ -320,7 +354,7 @@ def _by_process(contributions: Iterable[Contribution]) -> dict[tuple[int, int], 
 
 
 class AsyncRule:
-    """Gradients applied as they come; see `UpdateRule`.
+    """Gradients applied as they come.
 
     Attributes:
         rule: what becomes of a stale gradient; only the control host's server refuses one.

@@ -17,13 +17,11 @@ from dtrain.cluster import Role, TaskId
 from dtrain.errors import PeerLostError, ProgramError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import AnyMessage, LookupRows, NotReady, Push, Rows, Sums, Verdict
-from dtrain.parameters.compression import Packing
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, ServedIds
+from dtrain.parameters.replica_memory import Packing, ReplicaMemory, RowRoutes, ServedIds, any_non_finite
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.protocol.contributions import Outcome
-from dtrain.roles.server_answers import brings_values, check_blocks, check_numbers
-from dtrain.roles.worker.machine import Draining, Finished, Outgoing, Pulling, ReplicaMachine
+from dtrain.roles.server_answers import check_blocks, check_numbers
+from dtrain.roles.worker.machine import Finished, Outgoing, Pulling, ReplicaMachine
 from dtrain.runs.reporting import Reporter
 from dtrain.types import Array, Blocks
 from dtrain.variables import VariableSpec
@@ -237,11 +235,7 @@ class ReplicaDriver:
             return self._peers[server].receive()
         frame = self._peers[server].receive(self._packing.offered[server])
         check_numbers(self._names[server], frame.message)
-        machine = self.machine
-        awaited = type(machine.phase) is not Draining and brings_values(
-            frame.message, machine.generation, machine.term
-        )
-        if frame.blocks or awaited:
+        if frame.blocks or self.machine.awaits_values(frame.message):
             blocks = frame.blocks
             if not self._packing.in_place:
                 blocks = self._packing.unpack(server, blocks)

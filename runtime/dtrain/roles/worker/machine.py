@@ -279,6 +279,18 @@ class ReplicaMachine(msgspec.Struct):
             for server, numbers in tables.items()
         ]
 
+    def awaits_values(self, message: AnyMessage) -> bool:
+        """Return whether an answer has to come with values: not a pending one, nor news of a later term."""
+        if type(self.phase) is Draining:
+            return False
+        if isinstance(message, Reply):
+            return message.verdict is not Verdict.PENDING
+        return (
+            isinstance(message, Values)
+            and message.generation == self.generation
+            and self.term in (0, message.term)
+        )
+
     def receive(self, server: int, message: AnyMessage) -> list[Outgoing]:
         """Process a server's answer. Raises a PeerRefusedError, a TooFewReplicasError, or a
         NonFiniteGradientError where the policy is ``fail``.

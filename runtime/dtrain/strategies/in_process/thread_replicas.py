@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,14 +17,13 @@ import numpy as np
 from dtrain.config import SynchronousSection
 from dtrain.errors import TrainingError
 from dtrain.messages import Sums, Verdict
-from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import any_non_finite
 from dtrain.parameters.updater import BLOCK_ELEMENTS, Contributions, run_here
 from dtrain.process.clock import LOOK_S
 from dtrain.protocol.contributions import Outcome
-from dtrain.protocol.part_dealer import NO_PART, PartDealer
-from dtrain.protocol.sync_round import Contribution, NextVersion, SyncDecision
+from dtrain.protocol.part_dealer import NO_PART
 from dtrain.runs.ledger import COMPUTE, INPUT, WAIT
-from dtrain.steps.machine import StepMachine
+from dtrain.steps.machine import Contribution, NextVersion, StepMachine
 from dtrain.strategies.in_process.training import APPLIED, LocalReplica, LocalTraining
 from dtrain.strategies.interface import Compute, NoExchangeError, Stepped
 from dtrain.strategies.replicas.calls import ReplicaThreads, ThreadMeeting
@@ -141,18 +140,10 @@ class SharedSteps(StepMachine):
 
     given: dict[Contribution, Given] = field(default_factory=dict, init=False)
 
-    @classmethod
-    def of(
-        cls, dealer: PartDealer, section: SynchronousSection, replicas: int, version: int, max_steps: int
-    ) -> Self:
-        live = frozenset(range(replicas))
-        decision = SyncDecision(version, 1, dealer.parts, replicas, dealer.whole, live=live)
-        return cls(dealer=dealer, decision=decision, max_steps=max_steps, retry=section.repeats_late)
-
     @property
     def meets(self) -> bool:
         """Whether all parts of a step are computed at the same time, each by another replica."""
-        return self.dealer.whole and self.dealer.parts <= self.decision.replicas
+        return self.dealer.whole and self.dealer.parts <= self.replicas
 
     def offer(self, rank: int, given: Given, empty: int) -> None:
         """Note a gradient of the newest version, or a part without examples."""
@@ -231,8 +222,13 @@ class SharedTraining:
     ) -> None:
         self.training = training
         self.changed = threading.Condition()
-        self.steps = SharedSteps.of(
-            training.state.dealer, section, replicas, training.global_step, training.store.max_steps or 0
+        self.steps = SharedSteps(
+            dealer=training.state.dealer,
+            version=training.global_step,
+            replicas=replicas,
+            live=frozenset(range(replicas)),
+            max_steps=training.store.max_steps or 0,
+            retry=section.repeats_late,
         )
         self.computing: set[int] = set()
         self._replicas = replicas

@@ -14,8 +14,7 @@ from dtrain.errors import NonFiniteGradientError
 from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.messages import Row, Sums, Verdict
 from dtrain.parameters import placement
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes
+from dtrain.parameters.replica_memory import ReplicaMemory, RowRoutes, any_non_finite
 from dtrain.parameters.store import Change, Store
 from dtrain.parameters.updater import Contributions
 from dtrain.parameters.versions import BufferAllocator

@@ -66,15 +66,11 @@ class OrderBook:
         found = self._ledger.entries.items()
         return {name.removeprefix(_KEPT): body for name, body in found if name.startswith(_KEPT)}
 
-    def poll(self, version: int) -> None:
-        """Apply what is new."""
+    def heed(self, version: int) -> int | None:
+        """Apply what is new; return the last step that may be made before the next order."""
         news = self._ledger.read()
         if news:
             self._apply(news, version)
-
-    def heed(self, version: int) -> int | None:
-        """Apply what is new; return the last step that may be made before the next order."""
-        self.poll(version)
         return self.order.until
 
     def stand_at(self, version: int) -> None:
@@ -125,7 +121,7 @@ class OrderBook:
 
     @property
     def entries(self) -> Mapping[str, bytes]:
-        self.poll(self._state.global_step)  # another replica may have written them
+        self.heed(self._state.global_step)  # another replica may have written them
         return self._ledger.entries
 
     def owes_values(self) -> bool:
@@ -153,7 +149,7 @@ class OrderBook:
     def take_over(self, entries: Mapping[str, bytes], whole: bool) -> None:
         """Write what the leader, at another host, has written; with `whole` nothing else counts any more."""
         version = self._state.global_step
-        self.poll(version)
+        self.heed(version)
         gone = dict.fromkeys(self._ledger.entries, b"") if whole else {}
         news = {**gone, **entries}
         self._ledger.write(news)

@@ -131,7 +131,7 @@ class ReplicaTraining(TurnTraining):
         """Take part in a round with the gradient of a part; wait where the leader holds the next step."""
         outcome = self.driver.contribute(part, examples, sums, finite)
         self._lead_if_due()
-        if outcome.verdict is not Verdict.PENDING:
+        if outcome.verdict is not Verdict.PENDING and self.book.is_held(self.global_step):
             self.wait_for_order()
         return outcome
 
@@ -206,7 +206,7 @@ class ReplicaTraining(TurnTraining):
         writes = values is not None or (order.stop and not self.finished)
         number, end = book.order.number + 1, self._end_of(order)
         book.give(LeaderOrder(number, optimizer, order.until, end, version), values, version)
-        driver.limit(order.until)
+        driver.heed()
         if writes:
             driver.void(values=True)
             book.carried_out()
@@ -277,7 +277,7 @@ class ArenaReplica(TurnReplica):
     def next_batch(self) -> int:
         part = self._driver.next_part()
         if part != NO_PART:
-            self._part, self._place = part, self._driver.place_of(part)
+            self._part, self._place = part, self._driver.place
             self.gradients, self.updates = self._memory_of(self._place)
         return part
 

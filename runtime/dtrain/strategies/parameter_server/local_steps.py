@@ -43,8 +43,7 @@ from dtrain.learning.core.sparse_rows import SparseRows
 from dtrain.learning.optimizers.update_rules import OuterSGD
 from dtrain.messages import Sums, Verdict
 from dtrain.parameters import placement
-from dtrain.parameters.means import any_non_finite
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import ReplicaMemory, any_non_finite
 from dtrain.parameters.store import Store
 from dtrain.parameters.table import VALUES
 from dtrain.parameters.updater import Contributions
@@ -338,7 +337,7 @@ class RoundReplica(ServerReplica):
         return OptimizerState(self._updates, self._store.all_slots())
 
     @property
-    def _step_s(self) -> float:
+    def _step_s(self) -> float:  # type: ignore[override]
         return (self._training.parts.clock.now() - self._began_s) / self._steps
 
     @property

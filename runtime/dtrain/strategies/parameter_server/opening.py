@@ -11,9 +11,9 @@ from dtrain.checkpoints import OptimizerState
 from dtrain.config import AsyncSection, CheckpointSection, ServerSection, SynchronousSection, SyncSection
 from dtrain.config.choices import Transport
 from dtrain.messages import Row
-from dtrain.parameters.compression import CompressedPacking, Compression, Packing
+from dtrain.parameters.compression import CompressedPacking, Compression
 from dtrain.parameters.placement import Plan
-from dtrain.parameters.replica_memory import ReplicaMemory
+from dtrain.parameters.replica_memory import Packing, ReplicaMemory
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.roles.chief.driver import Keeper, KeeperParts, LeaderDriver
 from dtrain.roles.chief.machine import Beginning, beginning

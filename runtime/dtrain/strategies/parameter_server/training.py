@@ -99,6 +99,9 @@ class TrainingParts(msgspec.Struct, frozen=True, kw_only=True):
 class ServerReplica(TurnReplica):
     """The replica of one task."""
 
+    _step_s = 0.0
+    """How long each step of a round has taken."""
+
     def __init__(self, training: "ServerTraining", gradients: ReplicaMemory) -> None:
         """Contribute from `gradients`; the driver of `training` has the first values, and refreshes them."""
         parts, driver = training.parts, training.driver
@@ -124,11 +127,6 @@ class ServerReplica(TurnReplica):
     def state(self) -> OptimizerState | None:
         """The state of the program's optimizer, where the replica has it."""
         return None
-
-    @property
-    def _step_s(self) -> float:
-        """How long each step of a round has taken."""
-        return 0.0
 
     def close(self) -> None:
         """Keep what the replica alone has, as training ends here."""
@@ -228,7 +226,7 @@ class ServerTraining(TurnTraining):
         return self._machine.cut
 
     @property
-    def repairs(self) -> bool:
+    def repairs(self) -> bool:  # type: ignore[override]
         return self._machine.turn.repairs
 
     @property

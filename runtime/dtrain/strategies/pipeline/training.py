@@ -30,7 +30,7 @@ from dtrain.messages import (
     Sums,
     Verdict,
 )
-from dtrain.parameters.means import any_non_finite
+from dtrain.parameters.replica_memory import any_non_finite
 from dtrain.parameters.updater import Contributions
 from dtrain.process.clock import SYSTEM
 from dtrain.protocol.async_updates import DelayCompensation, StalenessRule

@@ -36,12 +36,12 @@ from dtrain.strategies.passed_over import PassedOverTraining
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
 from dtrain.training.compiled import Compiled, describe_if_data
-from dtrain.training.evaluation import NO_CALLBACKS, Totals, Validation
+from dtrain.training.evaluation import NO_CALLBACKS, Validation
 from dtrain.training.fits.handover import Handover
 from dtrain.training.fits.leading import EpochLog, Epochs, Leading, Steering, Validate
 from dtrain.training.fits.loop import TrainingLoop, why_not_finite
 from dtrain.training.parts import Batch, RoundStream, forecasts_of, parts_ahead
-from dtrain.training.steps import Logs, StepMaker, TrainingStep, chance_of
+from dtrain.training.steps import Logs, StepMaker, Totals, TrainingStep, chance_of
 from dtrain.variables import TABLE_BYTES, VariableSpec
 
 INPUT_BOUND = 0.1
@@ -267,7 +267,6 @@ class Fit(msgspec.Struct):
             self._warn_of_places()
         return TrainingLoop(
             training,
-            epochs,
             make_step=self._steps(training).make,
             train_step=context.trace.timed("compute", self.train_step),
             explain=lambda step: why_not_finite(self._computing.network if whole else None, step),
@@ -287,7 +286,7 @@ class Fit(msgspec.Struct):
             of_parts=not context.local_steps,
             weighs_examples=context.weighs_examples,
             sums=model.has_layers and model.network.sums_over_replicas,
-            stage=self._computing.stage,
+            computing=self._computing,
         )
 
     def _lead(self, training: Training, epochs: Epochs) -> Leading:

@@ -27,8 +27,8 @@ from dtrain.state.rounds import Rounds
 from dtrain.strategies.interface import Compute, FitOrder, Stepped, Training
 from dtrain.training.architecture import Architecture
 from dtrain.training.batches import Batches
-from dtrain.training.evaluation import Totals
 from dtrain.training.fits.handover import Handover, HookProgress
+from dtrain.training.steps import Totals
 
 
 class EpochLog(msgspec.Struct):
@@ -227,6 +227,7 @@ class Leading:
     handover: Handover
     validate: Validate | None = None
     open: bool = False
+    _epoch: int | None = None
 
     def __post_init__(self) -> None:
         self._left_at = self.handover.place
@@ -254,7 +255,26 @@ class Leading:
                 if (self.handover.name(callback) in place.done) is not place.ends:
                     callback.on_epoch_begin(place.epoch, {})
 
-    def go_on(self) -> int:
+    def goes_on(self) -> bool:
+        """Begin, or end the epochs that are over; return False if training may stand elsewhere now."""
+        training = self.training
+        epoch = self._go_on() if self._epoch is None else self._epoch
+        # An epoch has not ended while some server may lack a part of it.
+        reached = epoch if training.repairs else self.epochs.epoch_at(training.global_step, training)
+        if (lost := self.log.lost) is not None:
+            self._epoch = lost
+            self._go_back_to(lost)
+            return False
+        self._epoch = reached
+        if training.finished:
+            if self.open:  # stopped in the middle of an epoch, perhaps
+                self.end_epochs(epoch, max(reached, epoch + 1))
+            return self.log.lost is None
+        if reached > epoch:
+            self.end_epochs(epoch, reached)
+        return reached <= epoch
+
+    def _go_on(self) -> int:
         """Begin an epoch, or continue within the hooks where the previous leader died; return the current
         epoch.
         """
@@ -348,19 +368,19 @@ class Leading:
                 place = replace(place, done=(*place.done, name))
                 self.handover.store(place, [callback])
 
-    def go_back_to(self, epoch: int) -> None:
+    def _go_back_to(self, epoch: int) -> None:
         """Begin an epoch again whose end the servers have lost."""
         self.log.go_back_to(epoch)
         self.steering.goes_back()
         self.begin_epoch(epoch)
 
-    def conclude(self, compute: Compute) -> bool:
-        """Return whether the last step is saved; if not, training has gone back to a checkpoint."""
+    def conclude(self, compute: Compute) -> Stepped:
+        """Save the last step; unless that has ended training, it has gone back to a checkpoint."""
         before = self.activity.sheet.to(CHECKPOINT)
         with self.activity.busy("the last checkpoint"):
-            concluded = self.training.step(compute) is Stepped.ENDED
+            result = self.training.step(compute)
         self.activity.sheet.to(before)
-        return concluded
+        return result
 
     # Batches
 

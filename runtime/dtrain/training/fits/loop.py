@@ -1,8 +1,8 @@
 """The training loop: one task's part of a call of `fit`, from the first batch to the last global step.
 
-It reads top to bottom: let the strategy make a step, which asks for parts of a batch to be computed; end
-epochs; begin to lead, where the leader has died. A gradient that is not finite is traced to the first place
-on its way that is not.
+It reads top to bottom: let the strategy make a step, which asks for parts of a batch to be computed; begin to
+lead, where the leader has died. A gradient that is not finite is traced to the first place on its way that is
+not.
 """
 
 import sys
@@ -19,10 +19,9 @@ from dtrain.messages import Verdict
 from dtrain.protocol.contributions import Outcome
 from dtrain.runs.ledger import COMPUTE, NO_ACTIVITY, Activity, Timesheet
 from dtrain.strategies.interface import Replica, Stepped, Training
-from dtrain.training.evaluation import Totals
-from dtrain.training.fits.leading import Epochs, Leading
+from dtrain.training.fits.leading import Leading
 from dtrain.training.parts import Batch, Part
-from dtrain.training.steps import Logs, TrainingStep
+from dtrain.training.steps import Logs, Totals, TrainingStep
 
 MAX_REFUSED = 100
 """Gradients in a row that are not finite, after which training has failed: it would never reach its last
@@ -64,7 +63,6 @@ class TrainingLoop:
     """
 
     training: Training
-    epochs: Epochs
     make_step: Callable[[Replica, int, Part, Batch], TrainingStep]
     train_step: Callable[[TrainingStep], Logs]
     explain: Callable[[TrainingStep], str]
@@ -102,35 +100,15 @@ class TrainingLoop:
 
     def _run(self) -> None:
         training = self.training
-        leads = False
-        epoch = self.epochs.epoch_at(training.global_step, training)
         while True:
             self.begin()
             leading = self.leading
-            if leading is not None and not leads:
-                leads = True
-                epoch = leading.go_on()
-            # An epoch has not ended while some server may lack a part of it.
-            reached = epoch if training.repairs else self.epochs.epoch_at(training.global_step, training)
-            if leading is not None and (lost := leading.log.lost) is not None:
-                leading.go_back_to(lost)
-                reached = lost
-            elif training.finished:
-                if leading is not None and leading.open:  # stopped in the middle of an epoch, perhaps
-                    leading.end_epochs(epoch, max(reached, epoch + 1))
-                if self._is_concluded():
-                    return
-            elif reached <= epoch:
+            if leading is not None and not leading.goes_on():
+                continue
+            if not training.finished:
                 self._step()
-            elif leading is not None:
-                leading.end_epochs(epoch, reached)
-            epoch = reached
-
-    def _is_concluded(self) -> bool:
-        """Return whether nothing is left to do."""
-        if self.leading is None:
-            return self.training.step(self._compute) is Stepped.ENDED
-        return self.leading.log.lost is None and self.leading.conclude(self._compute)
+            elif (training.step if leading is None else leading.conclude)(self._compute) is Stepped.ENDED:
+                return
 
     def _step(self) -> None:
         """Let the strategy make a step, and end the batch in the leader's callbacks if it has begun there."""

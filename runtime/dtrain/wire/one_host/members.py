@@ -43,6 +43,7 @@ class MemberLinks:
 
     Attributes:
         events: finds where messages come from, for `take`.
+        offers: sockets to processes that are to become members, by rank.
         ranks: of all members, as their driver knows them.
         locks: on the memory of all members.
         far: the streams to members of other hosts; None where there are none.
@@ -56,8 +57,8 @@ class MemberLinks:
         self._links: dict[int, tuple[socket.socket, PacketSocket]] = {}
         self._member_of: dict[int, int] = {}
         self._late: dict[int, AnyMessage] = {}
-        self._offered: dict[int, tuple[int, socket.socket]] = {}
-        self._offers = count()
+        self.offers: dict[int, tuple[int, socket.socket]] = {}
+        self._numbers = count()
         self._guard = threading.Lock()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.events = select.epoll()
@@ -109,8 +110,8 @@ class MemberLinks:
             if self.events.closed:
                 connection.close()  # this member has left
                 return
-            earlier = self._offered.pop(rank, None)
-            self._offered[rank] = next(self._offers), connection
+            earlier = self.offers.pop(rank, None)
+            self.offers[rank] = next(self._numbers), connection
         self.wake()
         if earlier is not None:
             earlier[1].close()
@@ -119,12 +120,12 @@ class MemberLinks:
     def offered(self) -> Mapping[int, int]:
         """The ranks of processes that are to become members, and what tells one process from another."""
         with self._guard:
-            return {rank: number for rank, (number, _) in self._offered.items()}
+            return {rank: number for rank, (number, _) in self.offers.items()}
 
     def take_up(self, rank: int, number: int) -> bool:
         """Put an offered socket in use; return whether there was one."""
         with self._guard:
-            offered = self._offered.pop(rank, None)
+            offered = self.offers.pop(rank, None)
         if offered is not None:
             self.use(number, offered[1])
         return offered is not None
@@ -209,10 +210,10 @@ class MemberLinks:
             self._close()
 
     def _close(self) -> None:
-        for connection, _ in (*self._links.values(), *((each, None) for _, each in self._offered.values())):
+        for connection, _ in (*self._links.values(), *((each, None) for _, each in self.offers.values())):
             connection.close()
         self._links.clear()
-        self._offered.clear()
+        self.offers.clear()
         self._member_of.clear()
         self._late.clear()
         self.locks.close()
