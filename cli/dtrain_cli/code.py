@@ -171,17 +171,12 @@ def check_texts(files: Mapping[str, bytes], secrets: Iterable[str]) -> None:
             )
 
 
-def password_problems(spec: RunSpec, arguments: Sequence[str] = ()) -> Iterator[Problem]:
+def password_problems(spec: RunSpec, arguments: Sequence[str]) -> Iterator[Problem]:
     """Yield the sections of a spec, and the arguments of its program, that show a URL's password."""
     for name, value in {**msgspec.to_builtins(spec), "arguments": arguments}.items():
         if has_password(msgspec.json.encode(value).decode()):
-            yield (
-                (name,),
-                (
-                    "expected a URL without a password, which everybody who may read the job would see; "
-                    "storage takes it from the account of the job, or from variables"
-                ),
-            )
+            expected = "expected a URL without a password, which everybody who may read the job would see"
+            yield (name,), f"{expected}; storage takes it from the account of the job, or from variables"
 
 
 def keep_from_git(folder: Path, pattern: str) -> None:

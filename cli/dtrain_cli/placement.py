@@ -63,7 +63,7 @@ def hosts_of(spec: RunSpec) -> list[Host]:
     """Return the hosts of a run; raise a `SpecError` if nothing names one."""
     hosts = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
     if not hosts:
-        raise SpecError(f"hosts: `on: {spec.on}` needs hosts: give `--hosts h1,h2:4`, or `hosts` in the spec")
+        raise SpecError("hosts: `on: ssh` needs hosts: give `--hosts h1,h2:4`, or `hosts` in the spec")
     return hosts
 
 
@@ -79,10 +79,10 @@ class _Slots:
         self.placed: dict[TaskId, Host] = {}
 
     def in_turn(self, tasks: Iterable[TaskId]) -> list[TaskId]:
-        def turn(task: TaskId) -> int:
-            return 0 if task == self._leader else 1 if task.role is Role.EVALUATOR else 2
+        def turn(task: TaskId) -> tuple[bool, bool, tuple[int, int]]:
+            return task != self._leader, task.role is not Role.EVALUATOR, _sort_key(task)
 
-        return sorted(tasks, key=lambda task: (turn(task), _sort_key(task)))
+        return sorted(tasks, key=turn)
 
     def assign(self, task: TaskId, name: str) -> None:
         host = self._hosts[name]

@@ -5,6 +5,7 @@ import hashlib
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import msgspec
 
 from dtrain.config import Host, NetworkSection, RunSpec, read_hosts
 from dtrain.config.choices import On
-from dtrain.errors import SpecError
 from dtrain_cli.agent.lease import LEASE_S
-from dtrain_cli.agent.messages import FileFound, FindFile, HoldPorts, HostFacts
+from dtrain_cli.agent.messages import Done, FindFile, HoldPorts, HostFacts
 from dtrain_cli.console.streams import print_json, say
 from dtrain_cli.fleet.agents import AgentHost, Agents
 from dtrain_cli.fleet.host_rules import address_of, unfit
@@ -23,7 +23,7 @@ from dtrain_cli.fleet.link import HostError
 from dtrain_cli.fleet.locations import host_port
 from dtrain_cli.fleet.mirror import Mirror
 from dtrain_cli.fleet.preparation import Preparation
-from dtrain_cli.placement import hosts_of_addresses
+from dtrain_cli.placement import hosts_of, hosts_of_addresses
 from dtrain_cli.targets.signals import SignalInbox
 from dtrain_cli.targets.slurm_allocation import Srun, read_allocation
 from dtrain_cli.targets.ssh import AgentOpener, Ssh
@@ -61,9 +61,8 @@ def row(found: HostFound) -> tuple[str, ...]:
     if found.login_s is None:
         return (found.host, "no", *[_DASH] * 5)
     folder = {True: "seen", False: "not there", None: _DASH}[found.sees_folder]
-    clock = _DASH if found.clock_s is None else f"{found.clock_s:+.3f} s"
-    known = (found.python or _DASH, found.dtrain or _DASH)
-    return (found.host, f"{found.login_s:.1f} s", *known, clock, found.address or _DASH, folder)
+    known = (found.python or _DASH, found.dtrain or _DASH, f"{found.clock_s or 0.0:+.3f} s")
+    return (found.host, f"{found.login_s:.1f} s", *known, found.address or _DASH, folder)
 
 
 def table(hosts: Sequence[HostFound]) -> Iterator[str]:
@@ -119,12 +118,10 @@ def check_hosts(spec: RunSpec, as_json: bool) -> None:
 
 def _hosts(spec: RunSpec) -> tuple[list[Host], AgentOpener]:
     python = spec.python or sys.executable
-    said = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
     if spec.on is On.SLURM and (allocation := read_allocation(os.environ)) is not None:
-        return allocation.hosts(said), Srun(allocation, python, foreign=True)
-    if not said:
-        raise SpecError("hosts: found none; give `--hosts h1,h2`, or a spec with `hosts`")
-    return said, Ssh(python, foreign=True)
+        chosen = read_hosts(spec.hosts) if spec.hosts else hosts_of_addresses(spec.cluster)
+        return allocation.hosts(chosen), Srun(allocation, python, foreign=True)
+    return hosts_of(spec), Ssh(python, foreign=True)
 
 
 LOGIN_S = 20.0
@@ -171,31 +168,22 @@ class HostSurvey:
             found.problem = found.problem or str(error)
 
     def _find_folder(self, folder: Path) -> None:
-        mark = folder / f".dtrain-check-{secrets.token_hex(8)}"
         content = secrets.token_bytes(16)
-        try:
-            descriptor = os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except OSError:  # a folder in which nothing can be written
-            return
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            question = FindFile(str(mark), hashlib.sha256(content).hexdigest())
-            questions = dict.fromkeys(self._there, question)
-            for host, seen in self._steps.ask(questions, FileFound).items():
-                self._found[host].sees_folder = seen.there
-        finally:
-            with contextlib.suppress(OSError):
-                mark.unlink()
+        unwritable = contextlib.suppress(OSError)
+        with unwritable, tempfile.NamedTemporaryFile(dir=folder, prefix=".dtrain-check-") as mark:
+            mark.write(content)
+            mark.flush()
+            question = FindFile(mark.name, hashlib.sha256(content).hexdigest())
+            for host, answer in self._steps.ask(dict.fromkeys(self._there, question), Done).items():
+                self._found[host].sees_folder = answer.problem is None
 
     def _try_pairs(self) -> None:
         ports = self._network.port_range
         first, last = (0, 0) if ports is None else (ports.start, ports.stop - 1)
         own = {host: address for host in self._there if (address := self._found[host].address) is not None}
         orders = {host: HoldPorts(address, 1, first, last) for host, address in own.items()}
-        hosts: dict[str, str] = {}
-        for host, (port,) in self._steps.hold_ports(orders).items():
-            hosts[host_port(own[host], port)] = host
+        held = self._steps.hold_ports(orders)
+        hosts = {host_port(own[host], port): host for host, (port,) in held.items()}
         wanted = {host: [address for address in hosts if hosts[address] != host] for host in hosts.values()}
         tried = self._steps.unreached(wanted)
         for host, addresses in wanted.items():

@@ -139,6 +139,17 @@ def test_in_an_allocation_agents_run_on_its_nodes(user, slurm):
     nothing_is_left(slurm)
 
 
+def test_tasks_that_srun_starts_find_their_places(user, slurm):
+    (user.folder / "tasks.yaml").write_text("cluster: {chief: 1, worker: 2, ps: 1}\n")
+    assert user.start("secret", "run.secret").end() == 0
+    words = ("task", "--spec", "tasks.yaml", "--secret-file", "run.secret", "paced.py", "20")
+    command = user.start(*words, before=("salloc", "-N2", "-n4", "--quiet", "srun"))
+    assert command.end() == 0, command.err
+    assert re.search(r"chief:0: the run has succeeded after .* at step 20", command.err)
+    assert {name for name in slurm.rig.names if re.search(rf"listens at {name}:", command.err)} == {"h1"}
+    nothing_is_left(slurm)
+
+
 def test_stages_of_a_model_run_on_the_nodes_of_an_allocation(user, slurm):
     (user.folder / "counted.py").write_text(COUNTED.read_text())
     words = ("--strategy", "pipeline", "--stages", "3", "--no-evaluator", "counted.py")

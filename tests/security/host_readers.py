@@ -125,9 +125,9 @@ def sound_answers(host: str = "h1") -> Case:
     return {
         "welcome": told.MAGIC + b"\n" + _lines(welcome),
         "begin": _lines(told.RunReady("/runs/h", False, 2)),
-        "code_part": _lines(told.CodeThere()),
+        "code_part": _lines(told.Done()),
         "hold": _lines(told.Held([port])),
-        "listen": _lines(told.PortsListening()),
+        "listen": _lines(told.Done()),
         "try": _lines(told.Tried({})),
         "fetch": _lines(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 3)),
         "news": _lines(
@@ -238,8 +238,7 @@ def _orders() -> bytes:
         *(told.HoldPorts("127.0.0.1", 2, 1, 9, [5]), told.Listen(True), told.Try(["127.0.0.1:9"], 0.1)),
         told.ReleasePorts(),
         StartTask("worker:0", 0, ["/p.py"], {"A": "b"}, {}, "/", "/run/output.log", needs_grpc=False),
-        told.Put(f"{FOLDER}/attempt-0/slow.json", b'{"factor": 2.0}'),
-        told.Put(f"{FOLDER}/attempt-0/slow.json", None),
+        *(told.SlowOrder("worker:0", 0, 2.0), told.SlowOrder("worker:0", 0, None)),
         *(told.SignalOrder("worker:0", 0, 15), told.Fetch(), told.Fetch(7)),
         *(told.MadePart("manifest.json", b"{}", True), told.AllMade([], 7)),
         *(told.FindFile("/x", "0" * 64),),
@@ -266,7 +265,7 @@ def read_orders(path: Path) -> None:
     )
     stand_ins = {
         "SignalInbox": lambda: SimpleNamespace(read=list),
-        "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.CodeThere()),
+        "SentCode": lambda: SimpleNamespace(receive=lambda order, run_dir: told.Done()),
         "unreachable": lambda addresses, timeout_s: {},
         "hold": lambda order, held: told.Held([]),
         "welcome": lambda environment: WELCOME,

@@ -90,7 +90,7 @@ def test_what_a_host_should_say_is_taken(tmp_path):
         ("hold", b'{"type":"held","ports":[]}\n', "0 ports instead of 1"),
         ("hold", b'{"type":"held","ports":[2222,2223]}\n', "2 ports instead of 1"),
         ("try", b'{"type":"tried","problems":{"10.0.0.9:1":"refused"}}\n', "at 10.0.0.9:1: refused"),
-        ("begin", b'{"type":"listening"}\n', "has not answered"),
+        ("begin", b'{"type":"done"}\n', "has not answered"),
     ],
 )
 def test_odd_words_at_the_start_end_it_with_a_sentence_about_the_host(tmp_path, name, line, reason):
@@ -113,12 +113,12 @@ def test_a_line_without_end_is_given_up_before_it_takes_memory():
 
 
 def test_a_line_of_the_greatest_length_is_taken_in_pieces():
-    line = b'{"type":"listening"}'.ljust(LINE_BYTES_MAX)
+    line = b'{"type":"done"}'.ljust(LINE_BYTES_MAX)
     lines = Lines(ANSWERS.decode)
     assert [
         each for at in range(0, len(line), 1 << 18) for each in lines.feed(line[at : at + (1 << 18)])
     ] == []
-    assert lines.feed(b"\n" + line[:20] + b"\n") == [host_readers.told.PortsListening()] * 2
+    assert lines.feed(b"\n" + line[:20] + b"\n") == [host_readers.told.Done()] * 2
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ class Program:
                 self.reporter,
                 connect_s=CONNECT_S,
                 patience_s=PATIENCE_S,
-                on_silence=partial(self._is_silent, server) if leads else lambda: None,
+                on_silence=partial(self._is_silent, server) if leads else lambda silent_s: None,
                 clock=process.life,
             )
             self.links.append(link)
@@ -103,7 +103,7 @@ class Program:
             about = self.reporter, RUN, self.setup.training, every, PATIENCE_S, process.life
             self.leading = LeadingTask(self.links, 0, connect, *about)
 
-    def _is_silent(self, server: int) -> None:
+    def _is_silent(self, server: int, silent_s: float) -> None:
         """As the real leader: a server that has not answered for a lease is killed, and what it was asked broken off."""
         if self.leading is not None:
             self.leading.break_with(server, f"ps:{server} is silent")

@@ -34,7 +34,6 @@ _RECORD = re.compile(
     rf"spec\.json|{_TASK}/(status|joined|kill)\.json|{_ATTEMPT}/(failure\.json|seconds-\d{{1,9}}\.bin)"
 )
 _GROWS = re.compile(rf"(metrics|reports)\.jsonl|{_ATTEMPT}/(output\.log|trace\.jsonl)")
-_ORDER = re.compile(rf"{_ATTEMPT}/slow\.json")
 RECORD_BYTES_MAX = 1 << 20
 PIECE_BYTES = 1 << 18
 """The largest part of a file in one message."""
@@ -51,10 +50,6 @@ def is_record(path: str) -> bool:
 
 def grows(path: str) -> bool:
     return _GROWS.fullmatch(path) is not None
-
-
-def is_order(path: str) -> bool:
-    return _ORDER.fullmatch(path) is not None
 
 
 class CopiedFiles:
@@ -169,8 +164,7 @@ def checkpoint_parts(checkpoints: Path, step: int) -> Iterator[MadePart | AllMad
     if nbytes > COPIED_BYTES_MAX:
         yield AllMade([f"it has {nbytes >> 20} MiB, and at most {COPIED_BYTES_MAX >> 20} are copied"], step)
         return
-    for part in made_parts(folder):
-        yield AllMade(part.problems, step) if isinstance(part, AllMade) else part
+    yield from made_parts(folder, step)
 
 
 class ArrivingCheckpoint:
@@ -213,8 +207,8 @@ _DEPTH_MAX = 32
 _COMPILED = "__pycache__"
 
 
-def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
-    """Yield each file below a working directory part by part, sorted by name, and the end."""
+def made_parts(work: Path, step: int | None = None) -> Iterator[MadePart | AllMade]:
+    """Yield each file below a folder part by part, sorted by name, and the end; `step` of a checkpoint."""
     problems = []
     for path, name in _made(work):
         try:
@@ -223,7 +217,7 @@ def made_parts(work: Path) -> Iterator[MadePart | AllMade]:
             problems.append(f"{name} cannot be read: {error.strerror}")
         except UnicodeEncodeError:
             problems.append(f"{os.fsencode(name)!r} is no name in UTF-8")
-    yield AllMade(problems)
+    yield AllMade(problems, step)
 
 
 def is_fetched(name: str) -> bool:

@@ -23,12 +23,12 @@ from dtrain.formats.bounded_reading import open_regular
 from dtrain.process.file_lock import lock
 from dtrain.process.resources import allow_open_files, usable_cores
 from dtrain.process.start_protocol import Exited, MessageStream, Refused, Report, StartTask
-from dtrain.runs.files import RunFiles
+from dtrain.runs.files import RunFiles, Slowdown, write_record
 from dtrain_cli.agent import messages
-from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, is_order, made_parts
+from dtrain_cli.agent.copies import ArrivingCheckpoint, CopiedFiles, checkpoint_parts, made_parts
 from dtrain_cli.agent.lease import REST_S, Lease
 from dtrain_cli.agent.messages import Held, HoldPorts, HostFacts
-from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, check_room, open_lock, run_folder
+from dtrain_cli.agent.run_folders import LOCK, WORK, SentCode, no_room, open_lock, run_folder
 from dtrain_cli.launch.policies.ordered_stop import RemainingTask
 from dtrain_cli.plan.ports import HeldPorts, pick_port
 from dtrain_cli.targets.local import LocalTarget, LocalTask
@@ -47,7 +47,7 @@ def welcome(environment: Mapping[str, str]) -> HostFacts:
         cores=usable_cores(environment),
         reached_at=reached_at(environment.get("SSH_CONNECTION", "")),
         addresses=_addresses(),
-        no_room=_no_room(),
+        no_room=no_room(next(each for each in run_folder("", "").parents if each.is_dir())),
     )
 
 
@@ -55,15 +55,6 @@ def reached_at(connection: str) -> str | None:
     """Return the server's address in SSH_CONNECTION (ssh(1)): client, its port, server, its port."""
     words = connection.split()
     return words[2].partition("%")[0] if len(words) == 4 and words[2] != "UNKNOWN" else None
-
-
-def _no_room() -> str | None:
-    folder = next(each for each in run_folder("", "").parents if each.is_dir())
-    try:
-        check_room(folder)
-    except RunError as error:
-        return str(error)
-    return None
 
 
 def _addresses() -> dict[str, list[str]]:
@@ -157,18 +148,13 @@ class RunHere:
         self.arriving = ArrivingCheckpoint(self.files.checkpoints)
         self.code = SentCode()
 
-    def put(self, order: messages.Put) -> None:
-        if not is_order(order.path):
-            return
-        path = self.folder / order.path
+    def slow_down(self, order: messages.SlowOrder) -> None:
+        slow = self.files.slow(TaskId.parse(order.task), order.attempt)
         with contextlib.suppress(OSError):  # the next one replaces it
-            if order.data is None:
-                path.unlink(missing_ok=True)
-                return
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_name(f".{path.name}.put")
-            aside.write_bytes(order.data)
-            aside.replace(path)
+            if order.factor is None:
+                slow.unlink(missing_ok=True)
+            else:
+                write_record(slow, Slowdown(order.factor))
 
 
 class HostAgent:
@@ -246,7 +232,7 @@ class HostAgent:
         return self._lease.order is not None and not self._tasks
 
     def _obey(self, order: messages.Order) -> None:
-        too_early = messages.FileOrder | StartTask | messages.Put
+        too_early = messages.FileOrder | StartTask | messages.SlowOrder
         if isinstance(order, too_early if self._run is None else messages.BeginRun):
             raise RunError(f"an order is out of turn: {order!s:.80}")
         if (answer := self._answer(order)) is not None:
@@ -260,12 +246,12 @@ class HostAgent:
             case messages.BeginRun():
                 return self._begin(order)
             case messages.FindFile(path=path, digest=digest):
-                return messages.FileFound(_holds(path, digest))
+                return messages.Done(None if _holds(path, digest) else "there is no such file")
             case messages.HoldPorts():
                 return hold(order, self._ports)
             case messages.Listen(on=on):
                 self._ports.listen(on)
-                return messages.PortsListening()
+                return messages.Done()
             case messages.ReleasePorts():
                 self._ports.close()
             case messages.Try(addresses=addresses, timeout_s=timeout_s):
@@ -282,12 +268,11 @@ class HostAgent:
                 task = self._tasks.get(TaskId.parse(order.task))
                 if task is not None and task.attempt == order.attempt:
                     task.signal(order.number)
-            case messages.Put():
-                run.put(order)
-            case messages.Fetch(step=None):
-                self._made = made_parts(run.folder / WORK)
-            case messages.Fetch(step=step) if step is not None:
-                self._made = checkpoint_parts(run.files.checkpoints, step)
+            case messages.SlowOrder():
+                run.slow_down(order)
+            case messages.Fetch(step=step):
+                folder, saved = run.folder / WORK, run.files.checkpoints
+                self._made = made_parts(folder) if step is None else checkpoint_parts(saved, step)
             case messages.MadePart() | messages.AllMade():
                 if problems := run.arriving.write(order):
                     raise RunError(f"the launcher's checkpoint has not arrived: {problems[0]}")
@@ -299,7 +284,6 @@ class HostAgent:
         folder = run_folder(order.host, order.run)
         run = RunHere(folder, order.known, order.lease_s + REST_S)
         self._lease = Lease(time.monotonic(), order.lease_s)  # the wait for the earlier agent does not count
-        check_room(folder)
         self._run = run
         known = order.program is None or _holds(order.program, order.digest)
         return messages.RunReady(str(folder), known and Path(order.cwd).is_dir(), run.files.newest_step)

@@ -45,7 +45,7 @@ class BeginRun(msgspec.Struct, frozen=True, tag="begin"):
 
 
 class CodePart(msgspec.Struct, frozen=True, tag="code_part"):
-    """A part of the archive with the code; `CodeThere` answers the last one."""
+    """A part of the archive with the code; `Done` answers the last one, when the working directory has it."""
 
     digest: str
     data: bytes
@@ -93,11 +93,12 @@ class SignalOrder(msgspec.Struct, frozen=True, tag="signal"):
     number: Annotated[int, msgspec.Meta(ge=1, le=64)]
 
 
-class Put(msgspec.Struct, frozen=True, tag="put"):
-    """A small file as the launcher has it; None: it has none."""
+class SlowOrder(msgspec.Struct, frozen=True, tag="slow"):
+    """An order to slow an attempt of a task down by a factor; None: no more than the spec says."""
 
-    path: str
-    data: bytes | None
+    task: str
+    attempt: Count
+    factor: float | None
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
@@ -144,12 +145,6 @@ class RunReady(msgspec.Struct, frozen=True, tag="ready"):
     newest_step: Count | None = None
 
 
-class CodeThere(msgspec.Struct, frozen=True, tag="code_there"):
-    """The code lies as links in the working directory of the run, unless there is a problem."""
-
-    problem: Text | None = None
-
-
 class Held(msgspec.Struct, frozen=True, tag="held"):
     """The ports of one `HoldPorts`, or why there are none."""
 
@@ -161,8 +156,10 @@ class Held(msgspec.Struct, frozen=True, tag="held"):
         return self.problem or (None if found == count else f"it holds {found} ports instead of {count}")
 
 
-class PortsListening(msgspec.Struct, frozen=True, tag="listening"):
-    """The answer to `Listen`."""
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The answer to an order or a question: it is so, unless there is a problem."""
+
+    problem: Text | None = None
 
 
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
@@ -241,25 +238,19 @@ class AllMade(msgspec.Struct, frozen=True, tag="all_made"):
 
 
 class FindFile(msgspec.Struct, frozen=True, tag="look"):
-    """A question whether a file is there whose contents have this SHA-256."""
+    """A question whether a file is there whose contents have this SHA-256; `Done` answers it."""
 
     path: str
     digest: str
 
 
-class FileFound(msgspec.Struct, frozen=True, tag="seen"):
-    """The answer to `FindFile`."""
-
-    there: bool
-
-
 PortOrder = HoldPorts | Listen | ReleasePorts | Try
-TaskOrder = StartTask | SignalOrder | Put
+TaskOrder = StartTask | SignalOrder | SlowOrder
 FileOrder = CodePart | Fetch | MadePart | AllMade
 FileNews = Replaced | Appended
 Order = BeginRun | FileOrder | PortOrder | TaskOrder | FindFile | Ping
 TaskNews = Started | Exited | Refused
-Reply = RunReady | CodeThere | Held | PortsListening | Tried | Pong | FileFound | MadePart | AllMade
+Reply = RunReady | Done | Held | Tried | Pong | MadePart | AllMade
 Answer = HostFacts | Reply | FileNews | TaskNews | Signalled | Failed
 
 ORDERS: msgspec.json.Decoder[Order] = msgspec.json.Decoder(Order)

@@ -1,13 +1,13 @@
 """The place of a run on its host: a folder with its files, the code that was sent, and links to that code."""
 
-import errno
 import os
 import tempfile
 from pathlib import Path
 
-from dtrain.errors import DtrainError, RunError
+from dtrain.errors import DtrainError
 from dtrain.runs.files import default_runs_dir
-from dtrain_cli.agent.messages import CodePart, CodeThere
+from dtrain.runs.json_file import FULL
+from dtrain_cli.agent.messages import CodePart, Done
 from dtrain_cli.code import discard, link_farm, unpack
 
 CODE = "code"
@@ -26,14 +26,14 @@ def run_folder(host: str, run: str) -> Path:
     return default_runs_dir().with_name("hosts") / _plain(host) / _plain(run)
 
 
-def check_room(folder: Path) -> None:
-    """Raise a `RunError` if the disk is full: the tasks could not even say that they are up."""
+def no_room(folder: Path) -> str | None:
+    """Return that the disk is full, if it is: the tasks could not even say that they are up."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise RunError(f"{error.strerror} in {folder}; make room there") from None
+        return f"{error.strerror} in {folder}; make room there" if error.errno in FULL else None
+    return None
 
 
 def open_lock(path: Path) -> int:
@@ -51,7 +51,7 @@ class SentCode:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
 
-    def receive(self, order: CodePart, run_dir: Path) -> CodeThere | None:
+    def receive(self, order: CodePart, run_dir: Path) -> Done | None:
         """Take a part; after the last one lay out the code in the run's directory, and say how that went."""
         self._parts.append(order.data)
         if not order.last:
@@ -66,5 +66,5 @@ class SentCode:
                     discard(other)
         except (DtrainError, OSError) as error:
             where = f"the code cannot be written to {store}: "
-            return CodeThere(f"{where}{error.strerror}" if isinstance(error, OSError) else str(error))
-        return CodeThere()
+            return Done(f"{where}{error.strerror}" if isinstance(error, OSError) else str(error))
+        return Done()

@@ -13,12 +13,10 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from dtrain.cluster import TaskId
 from dtrain.cluster.spec import LeafNames, joined_worker, task_name
 from dtrain.errors import SpecError
-from dtrain.formats.bounded_reading import read_regular
+from dtrain.process.tls_material import read_tls_file
 
 if TYPE_CHECKING:
     from dtrain_cli.certificates.by_library import Authority
@@ -50,37 +48,27 @@ def _library() -> "type[Authority]":
 
 CERTIFICATE = "ca.crt"
 KEY = Path("authority") / "ca.key"
-_LONGEST_BYTES = 1 << 16
 
 
-class TaskFolder(msgspec.Struct, frozen=True):
-    """The `folder` of a task below the folder of all, and its `name` as `task_name` returns it."""
-
-    name: str
-    folder: str
-
-
-def places(addresses: dict[TaskId, str | None]) -> list[TaskFolder]:
-    named = [
-        TaskFolder(task_name(task), _host_folder(address) if address else task.role.value)
-        for task, address in addresses.items()
-    ]
-    return [*named, TaskFolder(joined_worker(), "joining")]
+def places(addresses: dict[TaskId, str | None]) -> dict[str, str]:
+    """Return the folder of each task below the folder of all, by its `task_name`."""
+    folders = {task: _host_folder(at) if at else task.role.value for task, at in addresses.items()}
+    return {**{task_name(task): folder for task, folder in folders.items()}, joined_worker(): "joining"}
 
 
-def write_certificates(out: Path, run_id: str, tasks: list[TaskFolder], days: int, renew: bool) -> list[Path]:
+def write_certificates(out: Path, run_id: str, tasks: dict[str, str], days: int, renew: bool) -> list[Path]:
     """Make the authority of a run and a leaf for each task; return the folders of the hosts.
 
     `renew` makes new leaves by the authority that is there. Nothing is changed where a `SpecError` is raised.
     """
-    folders = list(dict.fromkeys(out / task.folder for task in tasks))
+    folders = [out / folder for folder in dict.fromkeys(tasks.values())]
     authority = _authority_in(out, days) if renew else make_authority(run_id, max(AUTHORITY_DAYS, days))
     files = {} if renew else {out / KEY: (authority.key, 0o600)}
     files |= {folder / CERTIFICATE: (authority.certificate, 0o644) for folder in (out, *folders)}
-    for task in tasks:
-        leaf = authority.issue(LeafNames.of(run_id, task.name), days)
-        files[out / task.folder / f"{task.name}.key"] = leaf.key, 0o600
-        files[out / task.folder / f"{task.name}.crt"] = leaf.certificate, 0o644
+    for name, folder in tasks.items():
+        leaf = authority.issue(LeafNames.of(run_id, name), days)
+        files[out / folder / f"{name}.key"] = leaf.key, 0o600
+        files[out / folder / f"{name}.crt"] = leaf.certificate, 0o644
     if not renew and (there := [str(file) for file in files if file.exists()]):
         more = f" and {len(there) - 1} more" if there[1:] else ""
         raise SpecError(
@@ -101,18 +89,10 @@ def _host_folder(address: str) -> str:
 
 
 def _authority_in(out: Path, days: int) -> "Authority":
-    found = []
-    for path in (out / CERTIFICATE, out / KEY):
-        try:
-            found.append(read_regular(path, _LONGEST_BYTES))
-        except OSError as error:
-            raise SpecError(
-                f"{path}: cannot read the authority that --renew needs: {error.strerror}"
-            ) from None
     try:
-        authority = read_authority(*found)
+        authority = read_authority(*map(read_tls_file, (out / CERTIFICATE, out / KEY)))
     except SpecError as error:
-        raise SpecError(f"{out / CERTIFICATE}, {out / KEY}: {error}") from None
+        raise SpecError(f"{error}; --renew needs the authority in {out}") from None
     if not authority.lives(days):
         raise SpecError(
             f"{out / CERTIFICATE}: this authority ends in less than {days} days; make another in a new "

@@ -236,13 +236,12 @@ def _example_plan(options: "LaunchOptions") -> "RunPlan":
 
     from dtrain.cluster.hosts import LOOPBACK
     from dtrain.runs.files import default_runs_dir
-    from dtrain_cli.launch.request import read_request
+    from dtrain_cli.launch.request import read_named
     from dtrain_cli.plan.ports import example_addresses, pick_master_port
     from dtrain_cli.plan.run_plan import Machine, RunIdentity, build_plan
     from dtrain_cli.runs.index import new_run_id
 
-    workload, spec = read_request(options, starts=False)
-    spec = workload.named(spec)
+    workload, spec = read_named(options, starts=False)
     run_id = new_run_id(spec.name, datetime.now())
     directory = options.run_dir or (options.runs_dir or default_runs_dir()) / run_id
     machine = Machine(

@@ -14,7 +14,7 @@ from dtrain.errors import RunError
 from dtrain_cli.agent import messages
 from dtrain_cli.fleet.host_rules import Action, Gone, HostsAlive, LogInAgain, SendPing, unfit
 from dtrain_cli.fleet.link import HostError, Link
-from dtrain_cli.fleet.mirror import HostClock, Mirror
+from dtrain_cli.fleet.mirror import Mirror
 from dtrain_cli.targets.ssh import AgentOpener
 from dtrain_cli.targets.target import HasFileno, HostNews
 
@@ -23,16 +23,23 @@ _WORDS_MAX = 200
 
 
 class AgentHost(msgspec.Struct):
-    """A host and its agent: when it was greeted (seconds since 1970), and why its stream has ended."""
+    """A host and its agent: when it was greeted (seconds since 1970), and why its stream has ended.
+
+    `offset_s` added to a moment of the host's monotonic clock is the moment here, by its fastest answer.
+    """
 
     link: Link
     begun_s: float = msgspec.field(default_factory=time.monotonic)
     login_s: float = 0.0
     greeted_s: float = 0.0
     welcome: messages.HostFacts | None = None
-    clock: HostClock | None = None
+    offset_s: float = math.inf
     ready: messages.RunReady | None = None
     why: str | None = None
+
+    def heard(self, said_s: float | None, now_s: float) -> None:
+        if said_s is not None:
+            self.offset_s = min(self.offset_s, now_s - said_s)
 
 
 class AgentAnswer(msgspec.Struct, frozen=True):
@@ -149,13 +156,13 @@ class Agents:
             )
         now_s = time.monotonic()
         said_s = answer.monotonic_s if isinstance(answer, messages.Pong | messages.HostFacts) else None
+        member.heard(said_s, now_s)
         news: list[News] = [*self.alive.heard(host, now_s, said_s)]  # type: ignore[list-item]
         match answer:
-            case messages.Pong(monotonic_s=at_s) if member.clock is not None:
-                member.clock.heard(at_s, now_s)
+            case messages.Pong():
+                pass
             case messages.HostFacts():
                 member.welcome = answer
-                member.clock = HostClock(answer.monotonic_s, now_s)
                 member.login_s, member.greeted_s = now_s - member.begun_s, time.time()
                 if self._begin is None:
                     self.alive.ready(host, answer.monotonic_s, now_s)
@@ -170,8 +177,8 @@ class Agents:
                 for action in self.alive.ready(host, member.welcome.monotonic_s, now_s):
                     news += self._act(action)
                 news.append(AgentAnswer(host, answer))
-            case messages.Replaced() | messages.Appended() if member.clock is not None:
-                self._mirror.write(host, answer, member.clock)
+            case messages.Replaced() | messages.Appended():
+                self._mirror.write(host, answer, member.offset_s)
             case messages.Failed(reason=reason):
                 member.why = f"{host}: {reason}"
                 news.append(AgentAnswer(host, answer))
@@ -221,8 +228,9 @@ class Agents:
     def heard_s(self, host: str) -> float:
         """Return the last moment of a host's clock that it has told, by the clock here."""
         member = self.members.get(host)
-        told_s = self.alive.told_s(host) if member and member.clock else -math.inf
-        return told_s + (member.clock.offset_s if member and member.clock else 0.0)
+        if member is None or member.welcome is None:
+            return -math.inf
+        return self.alive.told_s(host) + member.offset_s
 
     def up(self, hosts: Iterable[str]) -> list[str]:
         return [host for host in hosts if self.alive.is_heard(host)]

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 
 from dtrain.cluster import TaskId
 from dtrain.config import RunSpec
-from dtrain.runs.files import RunFiles, read_record, write_record
-from dtrain.runs.json_file import overwrite_json, replace_json
+from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record
+from dtrain.runs.json_file import overwrite_json, read_sound, replace_json
 from dtrain.runs.states import FailureKind
 from dtrain_cli.agent import messages
 from dtrain_cli.agent.copies import RECORD_BYTES_MAX, ArrivingCheckpoint, checkpoint_parts, grows, is_record
@@ -32,16 +32,6 @@ HOST_BYTES_MAX = 4 << 30
 HOST_FILES_MAX = 100_000
 """Bytes of logs, metrics and traces of one host, and files of it: no more of them is copied."""
 _NO_MORE = b"\ndtrain: no more output of this host is copied to the launcher; the rest is there\n"
-
-
-class HostClock:
-    """The monotonic clock of a host, seen from here: the offset of the answer that was the fastest."""
-
-    def __init__(self, said_s: float, now_s: float) -> None:
-        self.offset_s = now_s - said_s
-
-    def heard(self, said_s: float, now_s: float) -> None:
-        self.offset_s = min(self.offset_s, now_s - said_s)
 
 
 class Mirror:
@@ -58,8 +48,11 @@ class Mirror:
     def said(self, task: TaskId) -> Mapping[str, Any] | None:
         return self._said.get(f"tasks/{task.role}-{task.index}/status.json")
 
-    def write(self, host: str, news: messages.FileNews, clock: HostClock) -> None:
-        """Write what an agent sends, unless its host may not write there, or has sent too much."""
+    def write(self, host: str, news: messages.FileNews, offset_s: float) -> None:
+        """Write what an agent sends, unless its host may not write there, or has sent too much.
+
+        `offset_s` is from its monotonic clock to that of this machine.
+        """
         sizes = self.sizes.setdefault(host, {})
         nbytes = sum(sizes.values())
         if not self._may_write(host, news.path) or (news.path not in sizes and len(sizes) >= HOST_FILES_MAX):
@@ -76,13 +69,13 @@ class Mirror:
                 ):
                     sizes.setdefault(path, 0)
                     if (said := news.record()) is not None:
-                        self._replace(path, said, clock)
+                        self._replace(path, said, offset_s)
                     else:  # a timesheet, which its task too writes in place
                         flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                         with open(os.open(self._made(path), flags, 0o600), "wb") as file:
                             file.write(data)
 
-    def _replace(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
+    def _replace(self, path: str, said: dict[str, Any], offset_s: float) -> None:
         if path == "spec.json":  # the launcher's own, but for what the leader's program wishes
             if (own := read_record(self._run_dir / path, RunSpec)) is not None:
                 told = msgspec.convert(said, RunSpec)
@@ -90,11 +83,8 @@ class Mirror:
             return
         if path.endswith("/status.json"):
             self._said[path] = said
-        self._write(path, said, clock)
-
-    def _write(self, path: str, said: dict[str, Any], clock: HostClock) -> None:
-        """Overwrite a record in place: with many idle tasks, renaming files would cost most."""
-        moved, target = rebased(said, clock.offset_s), self._made(path)
+        moved, target = rebased(said, offset_s), self._made(path)
+        # In place: with many idle tasks, renaming files would cost most.
         (overwrite_json if target.exists() else replace_json)(target, moved)
 
     def _made(self, path: str) -> Path:
@@ -210,13 +200,12 @@ class OrdersForTasks:
                 folder = self._folders[task, attempt] = self._files.attempt(task, attempt)
             if not self._is_new(folder):  # a file that is replaced changes its folder
                 continue
-            slow = self._files.slow(task, attempt)
-            if self._is_new(slow):
-                path = str(slow.relative_to(self._files.directory))
-                yield host_of(task), messages.Put(path, slow.read_bytes() if slow.exists() else None)
-            asked = self._files.signal(task, attempt)
-            if self._is_new(asked):
-                number = msgspec.json.decode(asked.read_bytes(), type=int)
+            if self._is_new(slow := self._files.slow(task, attempt)):
+                told = read_sound(slow, Slowdown)
+                yield host_of(task), messages.SlowOrder(str(task), attempt, told.factor if told else None)
+            if self._is_new(asked := self._files.signal(task, attempt)) and (
+                number := read_sound(asked, int)
+            ):
                 yield host_of(task), messages.SignalOrder(str(task), attempt, number)
 
     def _is_new(self, path: Path) -> bool:

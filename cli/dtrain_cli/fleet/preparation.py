@@ -1,10 +1,9 @@
 """The start of a fleet: each host is logged in to, gets the code, holds ports, and reaches the others."""
 
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from dtrain.errors import DtrainError
 from dtrain_cli.agent import messages
@@ -16,6 +15,8 @@ from dtrain_cli.fleet.link import HostError
 from dtrain_cli.targets.signals import STOP_SIGNALS, SignalInbox, signal_name
 
 T = TypeVar("T")
+Reasons: TypeAlias = dict[str, list[str]]
+"""Why logins have failed, by host."""
 ANSWER_S = 30.0
 """The longest wait for the answer of a host that is up."""
 TRY_S = 5.0
@@ -47,26 +48,12 @@ class Preparation:
         self.unfit: dict[str, str] = {}
 
     def log_in(self, hosts: Sequence[str], timeout_s: float) -> None:
-        deadline_s = time.monotonic() + timeout_s
         self._agents.alive.expect(hosts, time.monotonic())
-        there: set[str] = set()
-        failed, reasons = Counter[str](), dict[str, str]()
-        while missing := [host for host in hosts if host not in there and host not in self.unfit]:
-            for host in missing if time.monotonic() >= deadline_s else ():
-                why = reasons.get(host) or f"{self._agents.unheard(host)} within {timeout_s:g} s"
-                self._give_up(host, why, missing[1:])
-            for news in self._turn():
-                if isinstance(news, AgentAnswer) and isinstance(
-                    news.answer, messages.RunReady | messages.HostFacts
-                ):
-                    there.add(news.host)
-                elif isinstance(news, StreamEnded):
-                    reasons[news.host] = news.reason
-                    failed[news.host] += 1
-                    tries = f"; tried {failed[news.host]} times" if failed[news.host] > 1 else ""
-                    if not news.again or news.host in there or failed[news.host] > len(AGAIN_S):
-                        self._give_up(news.host, f"{news.reason}{tries}")
-        if again := [f"{host} ({count + 1} times)" for host, count in failed.items() if host in there]:
+        failed: Reasons = {}
+        last_word = messages.RunReady if self._needed else messages.HostFacts
+        there = self.wait(hosts, last_word, timeout_s, failed)
+        again = [f"{host} ({len(reasons) + 1} times)" for host, reasons in failed.items() if host in there]
+        if again:
             self._say(f"logged in after several tries: {', '.join(again)}")
 
     def _give_up(self, host: str, why: str, others: Sequence[str] = ()) -> None:
@@ -82,7 +69,7 @@ class Preparation:
             end = start + PIECE_BYTES
             part = messages.CodePart(archive.digest, archive.data[start:end], end >= len(archive.data))
             self._agents.send(host, part)
-        for host, answer in self.wait(hosts, messages.CodeThere, ANSWER_S + 10 * mib).items():
+        for host, answer in self.wait(hosts, messages.Done, ANSWER_S + 10 * mib).items():
             if answer.problem is not None:
                 raise HostError(f"{host}: {answer.problem}")
 
@@ -95,10 +82,10 @@ class Preparation:
 
     def unreached(self, addresses: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
         """Have each host connect to addresses that others hold; return, by host, why it cannot reach some."""
-        self.ask({host: messages.Listen(True) for host in addresses}, messages.PortsListening)
+        self.ask({host: messages.Listen(True) for host in addresses}, messages.Done)
         tries = {host: messages.Try(list(wanted), TRY_S) for host, wanted in addresses.items() if wanted}
         tried = self.ask(tries, messages.Tried)
-        self.ask({host: messages.Listen(False) for host in addresses}, messages.PortsListening)
+        self.ask({host: messages.Listen(False) for host in addresses}, messages.Done)
         return {host: dict(answer.problems) for host, answer in tried.items()}
 
     def try_pairs(self, addresses: Mapping[str, Mapping[str, str]], names: Mapping[str, str]) -> None:
@@ -121,17 +108,23 @@ class Preparation:
             self._agents.send(host, order)
         return self.wait(list(orders), kind, timeout_s)
 
-    def wait(self, hosts: Sequence[str], kind: type[T], timeout_s: float) -> dict[str, T]:
+    def wait(
+        self, hosts: Sequence[str], kind: type[T], timeout_s: float, failed: Reasons | None = None
+    ) -> dict[str, T]:
+        """Return the answer of each host; `failed` gets why logins have failed that were tried again."""
         deadline_s = time.monotonic() + timeout_s
         answers: dict[str, T] = {}
         while missing := [host for host in hosts if host not in answers and host not in self.unfit]:
-            if time.monotonic() >= deadline_s:
-                for host in missing:
-                    why = f"{host}: its agent has not answered within {timeout_s:g} s"
-                    self._give_up(host, why, missing[1:])
+            for host in missing if time.monotonic() >= deadline_s else ():
+                in_vain = [f"{self._agents.unheard(host)} within {timeout_s:g} s"]
+                self._give_up(host, (failed or {}).get(host, in_vain)[-1], missing[1:])
             for news in self._turn():
                 if isinstance(news, StreamEnded):
-                    self._give_up(news.host, news.reason)
+                    tried = [] if failed is None else failed.setdefault(news.host, [])
+                    tried.append(news.reason)
+                    tries = f"; tried {len(tried)} times" if len(tried) > 1 else ""
+                    if failed is None or not news.again or news.host in answers or len(tried) > len(AGAIN_S):
+                        self._give_up(news.host, f"{news.reason}{tries}")
                 if isinstance(news, Gone):
                     self._give_up(news.host, f"{news.host}: no word of its agent for {news.silent_s:.0f} s")
                 if isinstance(news, AgentAnswer) and isinstance(news.answer, messages.Failed):

@@ -50,11 +50,17 @@ _SHOWN = 5
 def fetch(
     agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox, say: Callable[[str], None]
 ) -> None:
-    problem = _received(agents, host, files, signals)
-    files.drop()
-    if problem is not None:
+    if (problem := _received(agents, host, files, signals)) is not None:
         files.problems.append(problem)
-    _report(files, host, say)
+    files.drop()
+    if files.names:
+        say(f"fetched from {host}, {mib(files.nbytes)}: {shown(files.names)}")
+    if files.apart:
+        say(f"fetched from {host}, kept apart from files that no fetch has brought: {shown(files.apart)}")
+    for problem in files.problems[:_SHOWN]:
+        say(f"not fetched from {host}: {problem}")
+    if len(files.problems) > _SHOWN:
+        say(f"not fetched from {host}: {len(files.problems) - _SHOWN} more files")
 
 
 def _received(agents: Agents, host: str, files: FetchedFiles, signals: SignalInbox) -> str | None:
@@ -105,17 +111,6 @@ def remember(cwd: Path, brought: Mapping[str, str]) -> None:
 def apart_text(folder: Path) -> str | None:
     names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     return f"kept apart from files of yours, in {folder}: {shown(names)}" if names else None
-
-
-def _report(files: FetchedFiles, host: str, say: Callable[[str], None]) -> None:
-    if files.names:
-        say(f"fetched from {host}, {mib(files.nbytes)}: {shown(files.names)}")
-    if files.apart:
-        say(f"fetched from {host}, kept apart from files that no fetch has brought: {shown(files.apart)}")
-    for problem in files.problems[:_SHOWN]:
-        say(f"not fetched from {host}: {problem}")
-    if len(files.problems) > _SHOWN:
-        say(f"not fetched from {host}: {len(files.problems) - _SHOWN} more files")
 
 
 class FleetRun(msgspec.Struct, frozen=True):

@@ -13,11 +13,9 @@ from pathlib import Path
 import click
 
 from dtrain.config import RunSpec
-from dtrain.errors import SpecError
 from dtrain.process.ranks import ORDER
-from dtrain_cli.code import password_problems
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import read_request
+from dtrain_cli.launch.request import read_named
 from dtrain_cli.targets.kubernetes.manifests import objects_text
 from dtrain_cli.targets.kubernetes.run import options_of
 
@@ -67,10 +65,7 @@ def plan_ray(options: LaunchOptions) -> int:
 
 
 def _asked(options: LaunchOptions) -> tuple[RunSpec, tuple[str, ...]]:
-    workload, spec = read_request(options)
-    spec = workload.named(spec)
-    for path, text in password_problems(spec, workload.arguments):
-        raise SpecError(f"{path[0]}: {text}")
+    workload, spec = read_named(options)
     if workload.program is None:
         return spec, ("--", *workload.arguments)
     return spec, (os.path.relpath(workload.program), *workload.arguments)

@@ -23,24 +23,23 @@ from dtrain.cluster.spec import LeafNames, joined_worker, task_name
 from dtrain.config import RunSpec
 from dtrain.config.choices import On, TlsMode
 from dtrain.errors import RunError, SpecError
-from dtrain.formats.bounded_reading import read_regular
 from dtrain.process.assignment import run_id_by_hand, secret_in_file
 from dtrain.process.plain_text import plain_data
 from dtrain.process.secret import new_secret
-from dtrain.process.tls_material import TlsMaterial
+from dtrain.process.tls_material import TlsMaterial, read_tls_file
 from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, read_record, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import ENDED, LIVE_RUN_STATES, FailureKind, RunState, TaskState
 from dtrain_cli.certificates.authority import AUTHORITY_DAYS, make_authority
-from dtrain_cli.code import check_texts, code_files, may_leave, pack, password_problems
+from dtrain_cli.code import check_texts, code_files, may_leave, pack
 from dtrain_cli.console.run_console import RunConsole
 from dtrain_cli.console.streams import Outlet, say
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import chosen_directory, other_settings, read_request, runs_directory
+from dtrain_cli.launch.request import chosen_directory, other_settings, read_named, runs_directory
 from dtrain_cli.launch.run_elsewhere import RunElsewhere, View, follow
 from dtrain_cli.launch.tasks import LAST_LINES
 from dtrain_cli.plan.run_plan import Workload, tasks_of
-from dtrain_cli.runs.index import WhereRecord, locked_run_directory, own_record, register_run, where_of
+from dtrain_cli.runs.index import WhereRecord, locked_run_directory, make_known, own_record, where_of
 from dtrain_cli.runs.report import ProcessMeter, read_report
 from dtrain_cli.targets.kubernetes.kubectl import Kubectl, PodView, RunView
 from dtrain_cli.targets.kubernetes.manifests import (
@@ -64,8 +63,7 @@ def plan(options: LaunchOptions) -> int:
     run = gather(options, os.environ)
     objects = manifests(run)
     click.echo(objects_text(objects, options.json), nl=False)
-    for line in about(run):
-        click.echo(line, err=True)
+    click.echo("\n".join(about(run)), err=True)
     return 0
 
 
@@ -116,7 +114,6 @@ def _where_code_is(run: KubernetesRun) -> str:
     return f"{run.code.folder} of the image" if run.code.folder else "none; the image holds what is needed"
 
 
-FILE_BYTES_MAX = 1 << 20
 _LETTERS = string.ascii_lowercase + string.digits
 
 
@@ -127,10 +124,7 @@ def gather(options: LaunchOptions, environment: Mapping[str, str], name: str | N
         SpecError: the spec is wrong, or cannot run on Kubernetes; a file or a secret is not there.
         RunError: the code cannot be listed.
     """
-    workload, spec = read_request(options, environment)
-    spec = workload.named(spec)
-    for path, text in password_problems(spec, workload.arguments):
-        raise SpecError(f"{path[0]}: {text}")
+    workload, spec = read_named(options, environment=environment)
     suffix = "".join(secrets.choice(_LETTERS) for _ in range(SUFFIX_LENGTH))
     code, command = _code(spec, workload)
     objects = name or object_name(spec.name, suffix)
@@ -181,13 +175,6 @@ def _travels(word: str) -> bool:
     return path.is_file() and not path.is_absolute() and ".." not in path.parts
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return read_regular(path, FILE_BYTES_MAX)
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 def _certificates(spec: RunSpec, addresses: ClusterSpec) -> dict[str, TlsMaterial]:
     """Return a certificate for each task: those of the user's files, or of an authority that ends with us."""
     security = spec.security
@@ -196,8 +183,8 @@ def _certificates(spec: RunSpec, addresses: ClusterSpec) -> dict[str, TlsMateria
         found = {}
         for task in tasks:
             own = security.of_task(task.role, task.index)
-            files = (own.ca_file, own.cert_file, own.key_file)
-            found[task_name(task)] = TlsMaterial(*(_read(Path(file or "").expanduser()) for file in files))
+            files = [Path(file or "").expanduser() for file in (own.ca_file, own.cert_file, own.key_file)]
+            found[task_name(task)] = TlsMaterial(*map(read_tls_file, files))
         return found
     if security.tls != TlsMode.REQUIRED:
         return {}
@@ -241,9 +228,8 @@ class PodsOfRun(RunElsewhere):
 
     def look(self) -> View:
         self._seen = seen = self.kubectl.view()
-        waits = (
-            [f"{self.name} waits: {seen.message}"] if seen.message and seen.state in LIVE_RUN_STATES else []
-        )
+        why = seen.message if seen.state in LIVE_RUN_STATES else None
+        waits = [f"{self.name} waits: {why}"] if why else []
         if waits:
             self._since_s = time.monotonic()
         self.awaited -= {pod.task for pod in seen.pods if pod.has_output}
@@ -263,10 +249,8 @@ class PodsOfRun(RunElsewhere):
             for task, pod in seen.newest.items()
         ]
         state, code, message = self._end()
-        failure = None
-        if state is RunState.FAILED:
-            failure = self._failure(message)
-        elif code is None:
+        failure = self._failure(message) if state is RunState.FAILED else None
+        if code is None:
             message = next((text for text in words if " waits: " in text), None)
         return View(state, code, message, words, tasks, failure)
 
@@ -328,10 +312,8 @@ class PodsOfRun(RunElsewhere):
         self.show()
         if end is not None and self._seen.failed is not None:
             self.kubectl.suspend()
-        elif end is not None and self._seen.state not in (
-            None,
-            RunState.SUCCEEDED,
-        ):  # nothing is to be seen there
+        elif end is not None and self._seen.state not in (None, RunState.SUCCEEDED):
+            # Nothing is to be seen there.
             say("removing the run there: the leader saves, and all tasks end in order")
             self.kubectl.delete()
         deadline_s = time.monotonic() + (DRAIN_S if end else 0.0)
@@ -402,27 +384,24 @@ def launch(options: LaunchOptions) -> int:
     objects = manifests(run)
     runs_dir, run_id = runs_directory(options), f"{datetime.now():%Y%m%d-%H%M%S}-{run.name}"
     with locked_run_directory(directory or runs_dir / run_id, options.resume is not None) as files:
-        if options.run_dir is not None:
-            register_run(files, runs_dir, run_id)
         if earlier is not None and earlier.kubectl.view().state is not None:
             raise SpecError(f"run {run.name} is still in the cluster; stop it with `dtrain stop {run.name}`")
         if earlier is not None and (others := other_settings(files, run.spec, options.foreign)):
             say(f"goes on with other settings: {others}")
-        write_record(files.where, WhereRecord(On.KUBERNETES, job=run.owner))
         files.keep_spec()
         write_record(files.spec, run.spec)
-        addresses, started = run.addresses, now_text()
+        addresses = run.addresses
         tasks = [TaskRecord(str(task), address=addresses.address(task)) for task in run.tasks]
-        write_record(files.run, RunRecord(files.directory.name, run.spec.name, started=started, tasks=tasks))
+        record = RunRecord(files.directory.name, run.spec.name, started=now_text(), tasks=tasks)
+        make_known(files, runs_dir, run_id, WhereRecord(On.KUBERNETES, job=run.owner), record)
         there = PodsOfRun(files, run.owner)
         there.last_tasks_s = LAST_TASKS_S
         there.awaited = {task for task in run.tasks if not may_be_lost(run, task.role)}
         try:
             there.kubectl.apply(objects)
         except RunError as refused:
-            there.note(
-                View(RunState.FAILED, 1, failure=FailureRecord("", str(refused), FailureKind.LAUNCHER))
-            )
+            failure = FailureRecord("", str(refused), FailureKind.LAUNCHER)
+            there.note(View(RunState.FAILED, 1, failure=failure))
             raise
         files.kept_spec.unlink(missing_ok=True)  # the cluster tells of no steps
         say(f"run {run.name} is in the cluster: {run.spec.cluster}; files in {files.directory}")

@@ -36,15 +36,15 @@ from dtrain_cli.fleet.target import FleetRun, FleetTarget
 from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
+from dtrain_cli.launch.request import chosen_directory, read_named, runs_directory
 from dtrain_cli.placement import hosts_of, place
 from dtrain_cli.plan.run_plan import Workload
 from dtrain_cli.runs.index import (
     KnownRun,
     WhereRecord,
     locked_run_directory,
+    make_known,
     new_run_id,
-    register_run,
     where_of,
 )
 from dtrain_cli.runs.report import ProcessMeter
@@ -124,8 +124,7 @@ def _packed(workload: Workload, spec: RunSpec, say: Callable[[str], None]) -> tu
 
 
 def plan(options: LaunchOptions) -> int:
-    workload, spec = read_request(options)
-    spec = workload.named(spec)
+    spec = read_named(options)[1]
     hosts = hosts_of(spec)
     ssh = Ssh(spec.python or sys.executable, options.foreign)
     placed = place(spec.cluster, hosts, spec.place)
@@ -255,8 +254,7 @@ def _launch_detached(options: LaunchOptions) -> int:
         SpecError: the spec or the program is wrong, or lies where it is not sent from.
         HostError: the host cannot be used, or the launch has failed there.
     """
-    workload, spec = read_request(options)
-    spec = workload.named(spec)
+    workload, spec = read_named(options)
     hosts = [host.host for host in hosts_of(spec)]
     first = next(host.host for host in hosts_of(spec) if not host.spare)
     runs_dir = runs_directory(options)
@@ -283,12 +281,10 @@ def _launch_detached(options: LaunchOptions) -> int:
             environment={name: os.environ[name] for name in spec.secrets},
             wait_s=2 * spec.wait.start_s + _UP_S,
         )
-        write_record(files.where, WhereRecord(On.SSH, hosts, earlier=before.all_hosts, launcher=first))
         write_record(files.spec, spec)
         record = RunRecord(run_id, spec.name, started=now_text(), host=first)
-        write_record(files.run, record)
-        if directory.parent != runs_dir:
-            register_run(files, runs_dir, run_id)
+        where = WhereRecord(On.SSH, hosts, earlier=before.all_hosts, launcher=first)
+        make_known(files, runs_dir, run_id, where, record)
         say(f"starting the launcher of run {run_id} on {first}")
         python = spec.python or sys.executable
         answer = _asked(first, python, order, Detached, order.wait_s + ANSWER_S)

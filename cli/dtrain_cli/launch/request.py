@@ -51,10 +51,16 @@ def read_request(
         {**options.shortcuts, **_strategy_of_program(options)},
         foreign,
         trains=not foreign,
-        unfit=partial(unfit, environment=environment, foreign=foreign, starts=starts),
+        unfit=partial(unfit, environment=environment, options=options, starts=starts),
         note=say,
     )
     return _workload(options), spec.secured(environment)
+
+
+def read_named(options: LaunchOptions, **more: Any) -> tuple[Workload, RunSpec]:
+    """Return what `read_request` does, with the run's name in the spec."""
+    workload, spec = read_request(options, **more)
+    return workload, workload.named(spec)
 
 
 def _strategy_of_program(options: LaunchOptions) -> dict[str, str]:
@@ -213,7 +219,9 @@ def _dotted(node: ast.AST, names: Mapping[str, str]) -> str:
     return names.get(node.id, "") if isinstance(node, ast.Name) else ""
 
 
-def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, starts: bool) -> Iterator[Problem]:
+def unfit(
+    spec: RunSpec, environment: Mapping[str, str], options: LaunchOptions, starts: bool
+) -> Iterator[Problem]:
     """Yield what makes a valid spec unfit for a launch.
 
     `starts`: whether its tasks are to be started here; else they may be by hand, each on its host.
@@ -223,7 +231,7 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
             counts = [count for role in ROLES[:3] if (count := getattr(spec.cluster, role))]
             if starts or any(isinstance(count, int) for count in counts):
                 yield from address_problems(spec.cluster)
-                yield from () if foreign else _certificates(spec, environment)
+                yield from () if options.foreign else _certificates(spec, environment)
         case On.SSH:
             try:
                 place(spec.cluster, hosts_of(spec), spec.place)
@@ -233,9 +241,9 @@ def unfit(spec: RunSpec, environment: Mapping[str, str], *, foreign: bool, start
         case On.SLURM if spec.slurm.servers is not None and spec.hosts:
             yield ("slurm", "servers"), "a job whose nodes `hosts` names has one part; leave one of them out"
         case On.KUBERNETES | On.TRAINER:
-            yield from (*run.problems(spec), *password_problems(spec))
+            yield from (*run.problems(spec), *password_problems(spec, options.arguments))
         case On.SKYPILOT | On.RAY:
-            yield from (*run.address_problems(spec), *password_problems(spec))
+            yield from (*run.address_problems(spec), *password_problems(spec, options.arguments))
     if spec.on not in (On.KUBERNETES, On.TRAINER) or spec.kubernetes.secret is None:
         yield from _secrets(spec, environment)
 

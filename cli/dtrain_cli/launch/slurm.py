@@ -16,7 +16,7 @@ from dtrain.config import Host, NetworkSection, read_hosts
 from dtrain.config.choices import On
 from dtrain.errors import RunError, SpecError
 from dtrain.process.private_variables import SECRET
-from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord, write_record
+from dtrain.runs.files import FailureRecord, RunFiles, RunRecord, TaskRecord
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import FailureKind, RunState
 from dtrain_cli.console.log_lines import LogTail
@@ -27,12 +27,12 @@ from dtrain_cli.launch import launcher
 from dtrain_cli.launch.launcher import Scene
 from dtrain_cli.launch.on_hosts import fleet_target, slurm_folder
 from dtrain_cli.launch.options import LaunchOptions
-from dtrain_cli.launch.request import chosen_directory, read_request, runs_directory
+from dtrain_cli.launch.request import chosen_directory, read_named, runs_directory
 from dtrain_cli.launch.run_elsewhere import RunElsewhere, View, follow
 from dtrain_cli.plan.run_plan import tasks_of
 from dtrain_cli.plan.standalone_start import own_host
 from dtrain_cli.runs.ending import note, user_has_stopped
-from dtrain_cli.runs.index import KnownRun, WhereRecord, known_runs, own_record, register_run, where_of
+from dtrain_cli.runs.index import KnownRun, WhereRecord, known_runs, make_known, own_record, where_of
 from dtrain_cli.runs.report import is_alive
 from dtrain_cli.targets import slurm_jobs
 from dtrain_cli.targets.signals import SignalInbox
@@ -119,8 +119,7 @@ FOLDER = "slurm"
 
 def job_of(options: LaunchOptions, now: datetime) -> tuple[JobScript, Path]:
     """Return the job of a launch and its run directory, which JOB may end; nothing is written."""
-    workload, spec = read_request(options)
-    spec = workload.named(spec)
+    workload, spec = read_named(options)
     if spec.slurm.notice_s < spec.slurm.grace_s:
         few = f"slurm.time is {spec.slurm.time_s} s, too little for slurm.grace_s of {spec.slurm.grace_s} s"
         say(f"{few}: the job is told to save and stop {spec.slurm.notice_s} s before its end")
@@ -179,10 +178,7 @@ def _make_known(files: RunFiles, job: str, run_id: str, script: JobScript, runs_
         earlier = own_record(files.directory) or RunRecord(run_id, script.spec.name, tasks=tasks)
         if not is_alive(files, earlier):
             waits = RunRecord(earlier.run, earlier.name, saved=earlier.saved, tasks=earlier.tasks)
-            write_record(files.where, WhereRecord(On.SLURM, job=job))
-            write_record(files.run, waits)
-            if files.directory.parent != runs_dir:
-                register_run(files, runs_dir, earlier.run)
+            make_known(files, runs_dir, earlier.run, WhereRecord(On.SLURM, job=job), waits)
 
 
 def plan(options: LaunchOptions) -> int:

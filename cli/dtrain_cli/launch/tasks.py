@@ -202,17 +202,17 @@ class TaskLife(msgspec.Struct):
     def kill_request(self, heard_s: float) -> KillRequest | None:
         """Return the request to kill the present attempt: it answered last, or its own status is as old.
 
-        `heard_s` is the last moment of which its host has told. What a cut cable holds back, or is of an
-        earlier boot, speaks of a later one.
+        `heard_s` is the last moment of which its host has told; a request of a later one may be about a cut
+        cable, or of an earlier boot.
         """
         if self.launch.program is None or not os.path.lexists(path := self._polled_files()[1]):
             return None
         said_s = self.status.monotonic_s if self.status else heard_s
         with contextlib.suppress(RunError):
-            if (request := read_record(path, KillRequest)) is None:
-                return None
-            stood = said_s + request.silent_s <= request.monotonic_s <= heard_s
-            return request if stood or request.attempt == self.launch.attempt else None
+            request = read_record(path, KillRequest)
+            if request is not None and request.monotonic_s <= heard_s:
+                stood = said_s + request.silent_s <= request.monotonic_s
+                return request if stood or request.attempt == self.launch.attempt else None
         return None
 
     def _polled_files(self) -> tuple[Path, Path]:

@@ -298,6 +298,14 @@ ATTACHED = (On.SSH, On.SLURM)
 """The engines whose tasks a launcher reaches through agents."""
 
 
+def make_known(files: RunFiles, runs_dir: Path, run_id: str, where: WhereRecord, record: RunRecord) -> None:
+    """Write down a run whose launcher, or engine, is elsewhere; `runs_dir` has it, or a link to it."""
+    write_record(files.where, where)
+    write_record(files.run, record)
+    if files.directory.parent != runs_dir:
+        register_run(files, runs_dir, run_id)
+
+
 def where_of(files: RunFiles) -> WhereRecord:
     """Return where the tasks of a run are: on this machine, if no record that can be read says more."""
     try:

@@ -36,7 +36,7 @@ class HeartbeatLink:
         *,
         connect_s: float,
         patience_s: float,
-        on_silence: Callable[[], None] = lambda: None,
+        on_silence: Callable[[float], None] = lambda silent_s: None,
         clock: Clock = SYSTEM,
         book: AddressBook | None = None,
         moved_to: str | None = None,
@@ -46,7 +46,8 @@ class HeartbeatLink:
 
         Args:
             patience_s: how long it may be away later before it counts as lost.
-            on_silence: called whenever another lease is over without an answer, from the first connection on.
+            on_silence: called with the seconds without an answer, whenever another lease is over, from the
+                first connection on.
             book: told of tasks that serve elsewhere than the cluster says.
             moved_to: where this task does, if it does.
             on_not_leading: called if the task that was asked does not lead, with the name of the leader if
@@ -101,8 +102,8 @@ class HeartbeatLink:
 
     def _first_beat(self, incarnation: int, connect_s: float) -> tuple[float, HeartbeatReply]:
         """Wait for the first answer. A server that dies before it is waited for like a missing one."""
-        told_s = self._clock.now()
-        until_s = told_s + connect_s
+        begun_s = told_s = self._clock.now()
+        until_s = begun_s + connect_s
         while True:
             try:
                 return self._beat(incarnation, min(LEASE_S, until_s - self._clock.now()))
@@ -112,7 +113,7 @@ class HeartbeatLink:
                     raise type(error)(f"{error}; waited {connect_s:g} s in all") from None
                 if now_s - told_s >= LEASE_S:
                     told_s = now_s
-                    self._on_silence()
+                    self._on_silence(now_s - begun_s)
 
     def _beat(self, incarnation: int, within_s: float, leaving: bool = False) -> tuple[float, HeartbeatReply]:
         """Return when the question was asked, and its answer."""
@@ -181,7 +182,7 @@ class HeartbeatLink:
                     and not self._stopped.is_set()
                 ):
                     told_s = self._clock.now()
-                    self._on_silence()
+                    self._on_silence(silent_s)
                 continue
             last_heard_s = self._clock.now()
             self.on_reply(self.reply)

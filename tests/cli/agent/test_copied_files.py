@@ -7,7 +7,7 @@ from row_by_row import every_row
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles
-from dtrain_cli.agent.copies import PIECE_BYTES, CopiedFiles, grows, is_order, is_record
+from dtrain_cli.agent.copies import PIECE_BYTES, CopiedFiles, grows, is_record
 from dtrain_cli.agent.messages import Appended, Replaced
 
 WORKER = TaskId.parse("worker:1")
@@ -71,7 +71,6 @@ def test_a_leaders_order_to_kill_a_server_of_another_host_is_told(files):
 def test_no_other_file_is_copied(path):
     assert not is_record(path)
     assert not grows(path)
-    assert not is_order(path)
 
 
 def test_a_timesheet_is_told_now_and_then_and_as_its_task_ends(files):

@@ -17,11 +17,9 @@ from dtrain_cli.agent.copies import FetchedFiles, made_parts
 from dtrain_cli.agent.messages import Appended, MadePart, Replaced
 from dtrain_cli.fleet import mirror
 from dtrain_cli.fleet.locations import Locations
-from dtrain_cli.fleet.mirror import HostClock, Mirror
+from dtrain_cli.fleet.mirror import Mirror
 from dtrain_cli.fleet.target import FleetRun, FleetTarget, apart_text, earlier, remember
 from dtrain_cli.plan.run_plan import Workload
-
-CLOCK = HostClock(0.0, 0.0)
 
 
 @pytest.fixture
@@ -197,7 +195,7 @@ def test_a_host_has_no_word_about_tasks_of_others(tmp_path):
     target._locations.assign(cluster, {})
     log = "tasks/chief-0/attempt-0/output.log"
     for host in ("h2", "h1"):
-        target._mirror.write(host, Appended(log, host.encode()), CLOCK)
+        target._mirror.write(host, Appended(log, host.encode()), 0.0)
         target._handle_answer(host, Exited("chief:0", 0, 1, 0))
     target._handle_answer("h1", Exited("nonsense", 0, 1, 0))
     assert (tmp_path / log).read_bytes() == b"h1"
@@ -211,7 +209,7 @@ def test_no_agent_replaces_the_launchers_spec_but_its_training(tmp_path):
     copies = Mirror(tmp_path, lambda *_: True)
     wished = MultiWorkerMirroredSection()
     told = RunSpec(name="other", python="/x/evil", environment={"LD_PRELOAD": "/x/evil"}, training=wished)
-    copies.write("h1", Replaced("spec.json", msgspec.json.encode(told)), CLOCK)
+    copies.write("h1", Replaced("spec.json", msgspec.json.encode(told)), 0.0)
     for data in (b"{", b"[]", b'{"training": 7}', b'{"python": 7}'):
         with pytest.raises(ValueError, match=r"JSON|truncated|Expected"):
             Replaced("spec.json", data)
@@ -226,21 +224,21 @@ def test_a_hosts_logs_and_records_have_bounds(tmp_path, monkeypatch):
     copies = Mirror(tmp_path, lambda *_: True)
     log = tmp_path / "tasks/ps-0/attempt-0/output.log"
     for _ in range(20):
-        copies.write("h1", Appended(str(log.relative_to(tmp_path)), b"x" * 99 + b"\n"), CLOCK)
+        copies.write("h1", Appended(str(log.relative_to(tmp_path)), b"x" * 99 + b"\n"), 0.0)
     assert log.read_bytes().count(b"\n") == 12
     assert log.read_text().splitlines()[-1].startswith("dtrain: no more output of this host is copied")
-    copies.write("h1", Appended("metrics.jsonl", b"{}\n"), CLOCK)
+    copies.write("h1", Appended("metrics.jsonl", b"{}\n"), 0.0)
     assert not (tmp_path / "metrics.jsonl").exists()
     said = msgspec.json.encode(TaskStatus("ps:0", 1, "h1", step=1))
-    copies.write("h1", Replaced("tasks/ps-0/status.json", said), CLOCK)  # what is small still comes
+    copies.write("h1", Replaced("tasks/ps-0/status.json", said), 0.0)  # what is small still comes
     assert json.loads((tmp_path / "tasks/ps-0/status.json").read_text())["step"] == 1
     failure = msgspec.json.encode(FailureRecord("ps:0", "boom"))
     for number in range(20):
-        copies.write("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", failure), CLOCK)
+        copies.write("h2", Replaced(f"tasks/ps-0/attempt-{number}/failure.json", failure), 0.0)
     assert len(list(tmp_path.glob("tasks/ps-0/attempt-*/failure.json"))) == 6
     status = "tasks/ps-1/status.json"
-    copies.write("h3", Replaced(status, said), CLOCK)
+    copies.write("h3", Replaced(status, said), 0.0)
     for number in range(20):
         more = TaskStatus("ps:1", 1, "h3", step=number, message="x" * 100_000 * number)
-        copies.write("h3", Replaced(status, msgspec.json.encode(more)), CLOCK)
+        copies.write("h3", Replaced(status, msgspec.json.encode(more)), 0.0)
     assert (tmp_path / status).stat().st_size <= mirror.RECORD_BYTES_MAX

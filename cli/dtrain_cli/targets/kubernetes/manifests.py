@@ -27,7 +27,6 @@ from dtrain_cli.targets.kubernetes.run import (
     options_of,
     stop_s,
     task_spec,
-    text_of,
     wait_of,
 )
 
@@ -122,7 +121,8 @@ def yaml_text(objects: Iterable[dict[str, Any]]) -> str:
     from ruamel.yaml import YAML
 
     def scalar(writer: Any, text: str) -> Any:
-        style = "|" if "\n" in text and text_of(text.encode()) is not None else _quoted(text)
+        stands = "\n" in text and all(each.isprintable() or each in "\n\t" for each in text)
+        style = "|" if stands else _quoted(text)
         return writer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
     writer: Any = YAML(typ="safe", pure=True)

@@ -83,15 +83,6 @@ class Code(msgspec.Struct, frozen=True):
         return packed
 
 
-def text_of(content: bytes) -> str | None:
-    """Return a file as text; None where YAML cannot hold it as such."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(each.isprintable() or each in "\n\t" for each in text) else None
-
-
 PORT = 2222
 RUNS = "/dtrain/runs"
 """Where the disk of the run directory is in the pods."""

@@ -33,6 +33,11 @@ from dtrain.wire.connecting import Connector
 if TYPE_CHECKING:  # loaded by the program that coordinates
     from dtrain.strategies.coordinator.cluster_coordinator import Coordination
 
+CUT_S = 15.0
+"""Seconds beyond `wait.server_s` after which no cable can be why a server of another host does not answer:
+its launcher has given up a host that was cut off for so long.
+"""
+
 
 class ServersStrategy(Strategy):
     """This task's part in a cluster with parameter servers."""
@@ -207,7 +212,7 @@ class ServersStrategy(Strategy):
         for server in servers:
             task = TaskId(Role.PS, server)
             self.reporter.waiting(str(task))
-            on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda: None
+            on_silence = partial(self._server_is_silent, server) if self.is_leader else lambda silent_s: None
             link = HeartbeatLink(
                 str(task),
                 partial(self._connector.connect_heart, task),
@@ -244,11 +249,11 @@ class ServersStrategy(Strategy):
         if (training := self._open) is not None:
             training.heard_term(reply.term)
 
-    def _server_is_silent(self, server: int) -> None:
-        """Leader: a server has not answered for a lease; if it stands still, it must be started again."""
+    def _server_is_silent(self, server: int, silent_s: float) -> None:
+        """Leader: a server has not answered for a lease or more; if it stands still, it is started again."""
         busy = self._leading is not None and self._leading.busy
         name = server_name(server)
-        reason = f"{self.assignment.task} has not heard of it for {LEASE_S:g} s"
+        reason = f"{self.assignment.task} has not heard of it for {silent_s:.0f} s"
         if self._leading is not None:
             self._leading.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:
@@ -258,7 +263,9 @@ class ServersStrategy(Strategy):
                 for status in link.reply.statuses
                 if status.task == name
             ]
-            unsure = busy or not statuses or not self.assignment.on_one_host
+            wait = self.assignment.spec.wait
+            far_s = 0.0 if self.assignment.on_one_host else wait.server_s - wait.start_s + CUT_S
+            unsure = busy or not statuses or silent_s < far_s
             heard_attempt = None if unsure else statuses[0].attempt
             request = KillRequest(reason, heard_attempt, time.monotonic(), LEASE_S)
             RunFiles(self._run_dir).request_kill(TaskId(Role.PS, server), request)
