@@ -233,6 +233,8 @@ class MemberStreams:
         try:
             while come := stream.receive_now():
                 kept += come
+                if stream.is_plain:
+                    break  # `events` finds what is left; TLS may keep it to itself
             found = self._cut(stream, kept)
         except PeerError:
             found = self._cut_last(stream, kept)

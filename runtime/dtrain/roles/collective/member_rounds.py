@@ -111,7 +111,8 @@ class MemberRounds:
         self.owes_values = False
         self._arrives = False
         self._ordered: RoundMade | None = None
-        self._known_members = member.members
+        self._known_members: Mapping[int, MemberSeat] = {}
+        self._mates: set[int] = set()
         self._failure: BaseException | None = None
         self._turn = threading.Condition(threading.RLock())
 
@@ -254,7 +255,7 @@ class MemberRounds:
         waits = self._awaits_records
         if waits is not None:
             self._heed()
-            if over.position >= waits.attempt.written:
+            if over.ledger.position() >= waits.attempt.written:
                 self._awaits_records = None
                 self._reduce(waits.round, waits.attempt)
 
@@ -281,7 +282,7 @@ class MemberRounds:
             if term and self.over_hosts is not None:
                 self.over_hosts.begin_to_lead()
             self.owes_values = bool(term) and self._orders.owes_values()
-        written = -1 if self.over_hosts is None else self.over_hosts.position
+        written = -1 if self.over_hosts is None else self.over_hosts.ledger.position()
         if self.owes_values:
             self._member.arrive(self._member.round, written, RoundMade(values=True))
         elif self._arrives:
@@ -315,15 +316,12 @@ class MemberRounds:
         if self._member.members is not self._known_members:
             self._known_members = self._member.members
             host = self._known_members[self._member.number].host
-            self._links.ranks = sorted(
-                seat.rank for seat in self._known_members.values() if seat.host == host
-            )
+            self._mates = {number for number, seat in self._known_members.items() if seat.host == host}
+            self._links.ranks = sorted(self._known_members[number].rank for number in self._mates)
         offered = self._links.offered
         members = self._member.members
-        for number in sorted(members.keys() - self._links.numbers - self._ended - {self._member.number}):
+        for number in sorted(self._mates - self._links.numbers - self._ended - {self._member.number}):
             seat = members[number]
-            if self.over_hosts is not None and self.over_hosts.is_elsewhere(seat):
-                continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
             elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S and not self._links.lives(number):
@@ -361,7 +359,7 @@ class MemberRounds:
         sums = [done.sums for done in made.parts if done.sums is not None]
         job = LaneJob(round_, attempt, self._member.seats, self._version, self._side, values, sums)
         if self.over_hosts is not None:
-            self._member.written(self.over_hosts.position)
+            self._member.written(self.over_hosts.ledger.position())
             self.over_hosts.lanes.begin(job)
         else:
             self._work.run(job)
