@@ -13,7 +13,7 @@ import multiprocessing
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,13 +36,14 @@ SCHEDULES = {"ring": ring, "chain": ordered_chain}
 
 
 class Host:
-    """One process."""
+    """One process; `ips` has the addresses of the hosts, by default of this one."""
 
-    def __init__(self, place: int, count: int, elements: int) -> None:
+    def __init__(self, place: int, count: int, elements: int, ips: Sequence[str] = ()) -> None:
         self.place, self.count, self.elements = place, count, elements
+        self._ips = ips or ["127.0.0.1"] * count
         hello = Hello(run_id="sums", cluster_hash="0", task=f"worker:{place}")
         self._credentials = Credentials.made(hello, "a secret of this run")
-        self._listener = Listener("127.0.0.1:1", self._credentials, lambda hello: None, 4 * count)
+        self._listener = Listener(f"{self._ips[place]}:1", self._credentials, lambda hello: None, 4 * count)
         self.port = int(self._listener.address.rpartition(":")[2])
         self.gradient = np.zeros(elements, np.float32)
         self.mean = np.zeros(elements, np.float32)
@@ -52,8 +53,10 @@ class Host:
         self._step = 0
 
     def _open(self, task: str, name: str, timeout_s: float) -> Any:
-        port = self.ports[int(task.partition(":")[2])]
-        return open_stream(task, f"127.0.0.1:{port}", name, self._credentials, timeout_s)
+        place = int(task.partition(":")[2])
+        return open_stream(
+            task, f"{self._ips[place]}:{self.ports[place]}", name, self._credentials, timeout_s
+        )
 
     def sum(self, way: str) -> None:
         """Make the mean."""

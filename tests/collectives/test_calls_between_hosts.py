@@ -18,7 +18,7 @@ from dtrain.wire.streams import Listener, open_stream
 SECRET = new_secret()
 """As a launch makes it: the keys of a secret that a person has chosen take a tenth of a second each."""
 
-SIZES = (0, 1, 1000, 8192, 8193, 100_001)
+SIZES = (0, 1, 1000, 16_384, 16_385, 100_001)
 PATIENCE_S = 30.0
 
 

@@ -100,6 +100,27 @@ def test_the_end_of_a_part_is_told_after_the_calls_that_this_member_has_made_and
     assert told(whole, whole) == [(1, 0, -1), (1, 1, -1), (1, 2, 1), (2, 0, -1), (2, 1, -1), (2, 2, 1)]
 
 
+@pytest.mark.parametrize("caller", ["here", "there"])
+def test_the_end_of_a_part_without_calls_is_told_once_another_part_has_made_one(caller):
+    """Most programs make none, and would send a message for each part to each other host at every step."""
+    host = Host()
+    host.over.computes(PART, ROUND)
+    host.log.end(PART, 4)
+    host.over.tell()
+    assert host.sent == []
+    if caller == "here":
+        host.log.give(0, 0, given(0))
+    else:
+        host.hears(1, call(part=0))
+    host.over.tell()
+    assert [(number, told.part, told.examples) for number, told in host.sent] == [(1, PART, 1), (2, PART, 1)]
+
+
+def test_the_end_of_a_part_without_examples_is_told_at_once():
+    """It never makes calls, and its member may be gone when another part makes its first one."""
+    assert told(lambda log: None, lambda log: log.end(PART, 0)) == [(1, 0, 0), (2, 0, 0)]
+
+
 WRONG = {
     "no such part": call(part=PARTS),
     "a part below 0": call(part=-1),

@@ -121,7 +121,6 @@ def test_step_after_step_has_the_mean_at_every_host(hosts, count, lanes):
         for mean in made.means.values():
             assert np.allclose(mean, expected, atol=1e-5)
             assert schedule is ring or mean.tobytes() == expected.tobytes()
-    assert {ways.bytes_sent > 0 for ways in made.ways.values()} == {True}
 
 
 def test_a_host_that_does_not_come_ends_the_sum_at_its_deadline_with_its_name(hosts):

@@ -111,6 +111,22 @@ def test_arrays_arrive_in_their_order_with_their_bytes(pair, tls):
     assert out.bytes_sent == come.bytes_received == sum(block.nbytes for block in blocks)
 
 
+def test_small_arrays_keep_their_place_among_large_ones_that_wait(pair):
+    out, come = pair()
+    sizes = (3, 8 << 20, 5, 60_000, *[1000] * 2000, 8 << 20, 1)
+    blocks = [np.full(size, number % 251, np.uint8) for number, size in enumerate(sizes)]
+    for block in blocks:
+        out.send(block)
+    for block in blocks:
+        assert received(come, block).tobytes() == block.tobytes()
+    out.flush(soon())
+    many = [np.full(60_000, number, np.uint8) for number in range(200)]  # more than the connection takes
+    for block in many:
+        out.send(block)
+    for block in many:
+        assert received(come, block).tobytes() == block.tobytes()
+
+
 def test_streams_of_one_task_are_told_apart_by_name(listen):
     listener = listen()
     own = credentials("worker:1")

@@ -207,17 +207,16 @@ class Terms:
 
     def add(self, total: Array, span: ElementRange, parts: Sequence[int], *, begin: bool) -> None:
         """Add the gradients of `parts` in this order to `total`; `begin`: `total` holds nothing yet."""
-        terms = [self._term(part, span, total) for part in parts]
+        terms = [self._blocks[part][span.start : span.stop] for part in parts]
+        if self._weights is not None:
+            weights = [total.dtype.type(self._weights[part]) for part in parts]
+            terms = [term * weight for term, weight in zip(terms, weights, strict=True)]
         if begin and len(terms) > 1:
             np.add(terms[0], terms[1], out=total)
         elif begin:
             total[...] = terms[0] if terms else 0
         for term in terms[min(2, len(terms)) if begin else 0 :]:
             np.add(total, term, out=total)
-
-    def _term(self, part: int, span: ElementRange, total: Array) -> Array:
-        term = self._blocks[part][span.start : span.stop]
-        return term if self._weights is None else term * total.dtype.type(self._weights[part])
 
     def only(self, span: ElementRange, parts: Sequence[int]) -> Array | None:
         """Return the sum of the gradients of `parts` if it needs no addition, else None."""

@@ -9,7 +9,7 @@ leader was heard (docs/design/steps.md#when-the-leader-dies).
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -68,6 +68,7 @@ class RoundMember(Follower):
     Attributes:
         leader: the number of the member that it takes for the leader.
         left_behind: whether the others have gone on without it.
+        seats: of all members of which it has heard, also those that are no longer.
     """
 
     def __init__(
@@ -91,14 +92,14 @@ class RoundMember(Follower):
         self._rules = rules
         self._lease_s = lease_s
         self._has_leases = math.isfinite(lease_s)
-        self._seats = dict(self.members)
-        first = min(self._seats.values(), key=lambda seat: seat.rank).number
+        self.seats = dict(self.members)
+        first = min(self.seats.values(), key=lambda seat: seat.rank).number
         self.leader = leader_of(term) if term else first
         self.left_behind = False
         self._leading: RoundLeader | None = None
         self._gone: set[int] = set()
         self._silent: set[int] = set()
-        self._heard_s = dict.fromkeys(self._seats, now)
+        self._heard_s = dict.fromkeys(self.seats, now)
         self._contact_s = dict(self._heard_s)
         self._drained_s = now
         self._again_s: dict[int, float] = {}
@@ -118,11 +119,6 @@ class RoundMember(Follower):
         self._contact_s = dict(self._heard_s)
 
     # How it stands
-
-    @property
-    def seats(self) -> Mapping[int, MemberSeat]:
-        """All members of which it has heard, also those that are no longer."""
-        return self._seats
 
     @property
     def leads_in(self) -> int:
@@ -152,7 +148,7 @@ class RoundMember(Follower):
         """The tasks of the members awaited here: where this one does not lead, the leader's."""
         late = self.late or {self._next_to_lead}
         numbers = frozenset(late if self._leading is None else self._leading.awaited)
-        return [self._seats[each].task for each in sorted(numbers - {self.number}) if each in self._seats]
+        return [self.seats[each].task for each in sorted(numbers - {self.number}) if each in self.seats]
 
     @property
     def _next_to_lead(self) -> int:
@@ -254,7 +250,7 @@ class RoundMember(Follower):
                     contact
                     and self._has_leases
                     and told.round >= 0
-                    and self._seats[self.number].host not in told.silent
+                    and self.seats[self.number].host not in told.silent
                 ):
                     self._touch(told, now)
             self._follow(told)
@@ -365,7 +361,7 @@ class RoundMember(Follower):
         gone = self.leader in self._gone
         if gone and self._host is not None and (standing := self._host.read()) is not None:
             self._learn(standing)
-        own, led_by = self.members[self.number], self._seats.get(self.leader)
+        own, led_by = self.members[self.number], self.seats.get(self.leader)
         if not gone and led_by is not None and led_by.host == own.host:
             return  # it is alive, and can be ended by its launcher alone
         new = self.new
@@ -400,7 +396,7 @@ class RoundMember(Follower):
         newest = max(report.term, 0 if found is None else found.term)
         term, membership = next_term(newest, self.number), report.membership
         self._leading = RoundLeader(self.number, term, known, membership, self.leader, self._rules, found)
-        self._leading.know(self._seats)
+        self._leading.know(self.seats)
         for number in self._gone:
             self._lose(number)
         for number in self.members:
@@ -437,7 +433,7 @@ class RoundMember(Follower):
             if isinstance(action, LeaveRun):
                 self.left_behind = True
             self._actions.append(action)
-        self._seats |= self.members
+        self.seats |= self.members
         self._strangers |= before - self.members.keys()
         if self._leading is not None and leader_of(self.term) != self.number:
             self._leading = None

@@ -123,8 +123,7 @@ class MemberStreams:
         return self._put(number, member, _encode(message))
 
     def _send_newest(self, number: int, member: _Member) -> None:
-        if member.newest is None:
-            return
+        assert member.newest is not None, "the caller has looked"
         if member.out is None:
             self._begin(number)
         elif member.out.unsent < _LATE and self._put(number, member, member.newest):
@@ -161,8 +160,11 @@ class MemberStreams:
         self._events.put((number, found))
         self._wake()
 
-    def settle(self) -> None:
-        """Use streams that have been opened, and try again where that has failed; then send what is late."""
+    def settle(self) -> list[int]:
+        """Use streams that have been opened, and try again where that has failed; then send what is late.
+
+        Returns: the members that have certainly ended since the last call, after all that they have said.
+        """
         while True:
             try:
                 number, found = self._events.get_nowait()
@@ -170,7 +172,10 @@ class MemberStreams:
                 break
             self._settle(number, found)
         for number, member in self._members.items():
-            self._send_newest(number, member)
+            if member.newest is not None:
+                self._send_newest(number, member)
+        news, self._news = self._news, []
+        return news
 
     def _settle(self, number: int, found: Outgoing | Incoming | PeerError) -> None:
         member = self._members.setdefault(number, _Member())
@@ -214,11 +219,6 @@ class MemberStreams:
             self._ended.add(number)
             self._news.append(number)
 
-    def take_ended(self) -> list[int]:
-        """Return the members that have certainly ended since the last call, after all that they have said."""
-        news, self._news = self._news, []
-        return news
-
     def received(self, descriptor: int) -> tuple[int, list[AnyMessage]]:
         """Return what a member has sent, and its number; -1: this descriptor is not watched."""
         number = self._of_descriptor.get(descriptor, -1)
@@ -233,6 +233,8 @@ class MemberStreams:
         try:
             while come := stream.receive_now():
                 kept += come
+                if stream.is_plain:
+                    break  # `events` finds what is left; TLS may keep it to itself
             found = self._cut(stream, kept)
         except PeerError:
             found = self._cut_last(stream, kept)

@@ -56,7 +56,8 @@ class _End:
         self.peer = peer
         self._connection = connection
         self._ended: str | None = None
-        if type(connection) is socket.socket:
+        self.is_plain = type(connection) is socket.socket
+        if self.is_plain:
             connection.settimeout(None)
             for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                 connection.setsockopt(socket.SOL_SOCKET, option, _LOOK)
@@ -123,7 +124,8 @@ class Incoming(_End):
         """
         if self._ended is not None:
             raise PeerLostError(self._ended)
-        self._connection.setblocking(False)
+        if self._connection.gettimeout() != 0:
+            self._connection.setblocking(False)
         try:
             come = self._connection.recv(_PIECE_BYTES)
         except OSError as error:

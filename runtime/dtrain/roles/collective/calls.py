@@ -270,6 +270,11 @@ class CallLog(Exchange):
         over = max([count(self.memory.over[member + each], self.round) for each in self._places])
         return over - 1 if over else None
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a part has made a call in this round, or a later one."""
+        return max(self.memory.called.read()) > counted(self.round, 0)
+
     def told_here(self, member: int) -> tuple[int, int | None]:
         """Return how many calls of a part this host has written itself, and of how many examples the part was
         if it has ended here; another host may have ended it before.

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dtrain.collectives.all_reduce import ElementRange, segment_length, segments
 from dtrain.collectives.step import share
 from dtrain.errors import InputError, PeerError, PeerLostError, PeerRefusedError, WaitTimeoutError
 from dtrain.exchange.calls import (
@@ -27,12 +28,15 @@ from dtrain.exchange.calls import (
     added_up,
     check_calls,
 )
-from dtrain.roles.collective.calls import SMALL_BYTES
 from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.streams import Incoming, Outgoing
 
+SMALL_BYTES = 1 << 16
+"""Of arrays that travel with the call. At 1 Gbit/s they take as long as another way to all would begin to."""
 _LONGEST_BYTES = 1 << 20
+_SHORTEST_BYTES = 1 << 16
+"""Of a piece of a slice: it costs a wake-up."""
 
 
 class StreamPair(NamedTuple):
@@ -154,24 +158,26 @@ class CallsBetweenHosts:
         return _Told(written, written.views(data))
 
     def _add_slices(self, sums: Sequence[Array], arrays: Sequence[Array]) -> None:
-        """Add up this task's slice of each flat array, and receive the others' sums."""
-        members = self.members
+        """Add up this task's slice of each flat array, and receive the others' sums: piece by piece, so that
+        sums leave while slices come. Of two tasks each adds up all: as many bytes travel, and only once.
+        """
+        members, mine = self.members, self.members.index(self._rank)
+        count = len(members) if len(members) > 2 else 1
         for number, rank in enumerate(members):
             for array in arrays if rank != self._rank else ():
-                self._send(_slice(array, len(members), number), [rank])
-        mine = members.index(self._rank)
+                self._send(_slice(array, count, number % count), [rank])
         for array, out in zip(arrays, sums, strict=True):
-            own = _slice(array, len(members), mine)
-            terms = []
-            for rank in members:
-                terms.append(own if rank == self._rank else np.empty_like(own))
-                if rank != self._rank:
-                    self._receive(rank, terms[-1])
-            self._send(added_up(terms, _slice(out, len(members), mine)), self._ways)
-        for out in sums:
-            for number, rank in enumerate(members):
-                if rank != self._rank:
-                    self._receive(rank, _slice(out, len(members), number))
+            own, into = _slice(array, count, mine % count), _slice(out, count, mine % count)
+            for start, stop in _pieces(own):
+                terms = {rank: np.empty(stop - start, own.dtype) for rank in self._ways}
+                self._receive_by_turns(terms)
+                terms[self._rank] = own[start:stop]
+                total = added_up([terms[rank] for rank in members], into[start:stop])
+                self._send(total, self._ways if count > 1 else ())
+        for out in sums if count > 1 else ():
+            slices = {rank: _slice(out, count, number) for number, rank in enumerate(members)}
+            del slices[self._rank]
+            self._receive_by_turns(slices)
 
     # Streams
 
@@ -183,6 +189,12 @@ class CallsBetweenHosts:
     def _receive(self, rank: int, into: Array) -> None:
         if into.size:
             self._on_way(rank, lambda way: way.come.receive(into, self._deadline()))
+
+    def _receive_by_turns(self, into: Mapping[int, Array]) -> None:
+        """Receive flat arrays of about one size: while one sender is not read, it does not send to others."""
+        for start, stop in _pieces(max(into.values(), key=len)):
+            for rank, array in into.items():
+                self._receive(rank, array[start:stop])
 
     def _on_way(self, rank: int, act: Callable[[StreamPair], None]) -> None:
         try:
@@ -204,6 +216,11 @@ class CallsBetweenHosts:
 
 def _contiguous(arrays: Sequence[Array]) -> list[Array]:
     return [np.ascontiguousarray(each).reshape(each.shape) for each in arrays]
+
+
+def _pieces(flat: Array) -> Sequence[ElementRange]:
+    length = max(min(segment_length(flat.itemsize), flat.size // 4), _SHORTEST_BYTES // flat.itemsize, 1)
+    return segments(ElementRange(0, flat.size), length)
 
 
 def _slice(flat: Array, slices: int, number: int) -> Array:

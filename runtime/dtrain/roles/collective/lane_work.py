@@ -183,6 +183,9 @@ class MeansOverHosts:
     """The means of one member's lanes over several hosts, on streams of their own.
 
     The streams of a lane are those of an attempt: while attempts succeed they are kept.
+
+    Attributes:
+        given_up: why an attempt was; as long as it says so, the next one opens no streams.
     """
 
     def __init__(
@@ -203,11 +206,7 @@ class MeansOverHosts:
         self._attempt = -1
         self._ways: dict[int, Ways] = {}
         self._ended: set[int] = set()
-        self._given_up = ""
-
-    def begin(self) -> None:
-        """Let the next attempt open streams, after an earlier one was given up."""
-        self._given_up = ""
+        self.given_up = ""
 
     def make(self, job: LaneJob, lanes: Sequence[int], work: SliceWork) -> None:
         """Make the means of some lanes; all hosts call this for the same attempt.
@@ -227,47 +226,39 @@ class MeansOverHosts:
         weights = None if given.weights is None else dict(enumerate(examples_of(parts)))
         counted = MeanTerms(range(len(parts)), given.count, weights)
         deadline = time.monotonic() + self._patience_s
+        arena, places = self._arena, [done.place for done in parts]
         for lane in lanes:
-            ways = self._ways_of(job, lane)
-            nodes = self._nodes(job, lane)
+            nodes = {job.seats[each].host: each for each, own in attempt.lanes.items() if lane in own}
             held: dict[int, list[int]] = {node: [] for node in nodes.values()}
             for ordinal, done in enumerate(parts):
                 held[nodes[job.seats[done.holder].host]].append(ordinal)
             begin = SumAttempt(job.round, attempt.number, sorted(nodes.values()), held)
-            places = [done.place for done in parts]
-            self._reduction(places, lane).run(
-                begin, counted, ways, deadline, spans=work.spans(lane, attempt.count)
+            rows = None
+            if arena.rows.tables and lane == 0:
+                rows = RowExchange(self._number, arena.rows, arena.shape.parts, places)
+            reduction = HostReduction(
+                self._number,
+                [arena.gradients[place].blocks[0] for place in places],
+                arena.means,
+                [group.trainable for group in arena.shape.layout.groups],
+                deterministic=self._deterministic,
+                rows=rows,
             )
+            ways = self._ways_of(job, lane, begin.hosts)
+            reduction.run(begin, counted, ways, deadline, work.spans(lane, attempt.count))
 
-    def _reduction(self, places: Sequence[int], lane: int) -> HostReduction:
-        arena = self._arena
-        rows = RowExchange(self._number, arena.rows, arena.shape.parts, places) if arena.rows.tables else None
-        return HostReduction(
-            self._number,
-            [arena.gradients[place].blocks[0] for place in places],
-            arena.means,
-            [group.trainable for group in arena.shape.layout.groups],
-            deterministic=self._deterministic,
-            rows=rows if lane == 0 else None,
-        )
-
-    def _nodes(self, job: LaneJob, lane: int) -> dict[str, int]:
-        """Return, by host, the member that has a lane."""
-        return {job.seats[number].host: number for number, own in job.attempt.lanes.items() if lane in own}
-
-    def _ways_of(self, job: LaneJob, lane: int) -> Ways:
+    def _ways_of(self, job: LaneJob, lane: int, nodes: Sequence[int]) -> Ways:
         if job.attempt.number != self._attempt:
             self.close()
             self._attempt = job.attempt.number
         if lane not in self._ways:
-            nodes = self._nodes(job, lane).values()
             tasks = {number: job.seats[number].task for number in nodes}
             ways = Ways(tasks, f"{job.attempt.number} lane {lane}", self._open, self._take)
             self._ways[lane] = ways
             for number in self._ended.intersection(nodes):
                 _end(ways, number)
-            if self._given_up:  # before these streams were there
-                ways.abort(self._given_up)
+            if self.given_up:  # before these streams were there
+                ways.abort(self.given_up)
         return self._ways[lane]
 
     @property
@@ -284,7 +275,7 @@ class MeansOverHosts:
 
     def abort(self, reason: str) -> None:
         """Give up the attempt under way, until `begin`; any thread may call this."""
-        self._given_up = reason
+        self.given_up = reason
         for ways in list(self._ways.values()):
             ways.abort(reason)
 
@@ -316,7 +307,7 @@ class LaneThread:
     def begin(self, job: LaneJob) -> None:
         """Do a job; what is under way is given up."""
         self.abandon()
-        self.means.begin()
+        self.means.given_up = ""
         self._idle.clear()
         self._jobs.put(job)
 

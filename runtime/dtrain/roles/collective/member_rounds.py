@@ -236,7 +236,7 @@ class MemberRounds:
         waits = self._awaits_records
         if waits is not None:
             self.heed()
-            if over.position >= waits.attempt.written:
+            if over.ledger.position() >= waits.attempt.written:
                 self._awaits_records = None
                 self._reduce(waits.round, waits.attempt)
 
@@ -263,7 +263,7 @@ class MemberRounds:
             if term and self.over_hosts is not None:
                 self.over_hosts.begin_to_lead()
             self.owes_values = bool(term) and self._orders.owes_values()
-        written = -1 if self.over_hosts is None else self.over_hosts.position
+        written = -1 if self.over_hosts is None else self.over_hosts.ledger.position()
         if self.owes_values:
             self._member.arrive(self._member.round, written, RoundMade(values=True))
         elif self._arrives:
@@ -295,15 +295,13 @@ class MemberRounds:
     def _link(self, now_s: float) -> None:
         """Connect new members, let those begin that may, and those ask that would like to."""
         over = self.over_hosts
-        self._known_members = self._member.members
-        host = self._known_members[self._member.number].host
-        self._links.ranks = sorted(seat.rank for seat in self._known_members.values() if seat.host == host)
+        self._known_members = members = self._member.members
+        host = members[self._member.number].host
+        here = {number for number, seat in members.items() if seat.host == host}
+        self._links.ranks = sorted(members[number].rank for number in here)
         offered = self._links.offered
-        members = self._member.members
-        for number in sorted(members.keys() - self._links.numbers - self._ended - {self._member.number}):
+        for number in sorted(here - self._links.numbers - self._ended - {self._member.number}):
             seat = members[number]
-            if over is not None and over.is_elsewhere(seat):
-                continue
             if seat.rank in offered and self._links.take_up(seat.rank, number):
                 self._unlinked.pop(number, None)
             elif now_s - self._unlinked.setdefault(number, now_s) >= LINK_S and not self._links.lives(number):
@@ -342,7 +340,7 @@ class MemberRounds:
         sums = [done.sums for done in made.parts if done.sums is not None]
         job = LaneJob(round_, attempt, self._member.seats, self._version, self._side, values, sums)
         if self.over_hosts is not None:
-            self._member.written(self.over_hosts.position)
+            self._member.written(self.over_hosts.ledger.position())
             self.over_hosts.lanes.begin(job)
         else:
             self._work.run(job)

@@ -73,6 +73,7 @@ class OverHosts:
 
     Attributes:
         lanes: do what this member does of attempts.
+        ledger: the leader's, at this host.
         changed: whether the memory of this host has changed since this was set to False.
     """
 
@@ -88,7 +89,8 @@ class OverHosts:
         """Begin; `calls` has those of parts of this host, and behind them those of others."""
         self.lanes, self.changed = lanes, False
         parts = member.dealt.parts
-        self._member, self._streams, self._ledger = member, streams, ledger
+        self._member, self._streams, self.ledger = member, streams, ledger
+        self._host = member.seats[member.number].host
         self._here, self._there = CallLog(calls, parts), CallLog(calls, parts, of_others=True)
         self._ways = ways
         self._known: Mapping[int, MemberSeat] = {}
@@ -104,10 +106,6 @@ class OverHosts:
 
     # Members
 
-    @property
-    def host(self) -> str:
-        return self._member.seats[self._member.number].host
-
     def know(self) -> None:
         """Reach the members of other hosts, and find out who lives where the leader has ended."""
         member, streams = self._member, self._streams
@@ -115,7 +113,7 @@ class OverHosts:
             self._known, self._new = member.members, member.new
             self._writers = self._writers_now()
             for _, seat in sorted(self._known.items()):
-                if seat.host != self.host:
+                if seat.host != self._host:
                     streams.know(seat)
                     self._ways.learn(seat)
             streams.want(self._known)
@@ -123,7 +121,7 @@ class OverHosts:
             streams.probe(number)
 
     def is_elsewhere(self, seat: MemberSeat) -> bool:
-        return seat.host != self.host
+        return seat.host != self._host
 
     def ended(self, number: int) -> None:
         self.lanes.means.member_ended(number)
@@ -132,29 +130,25 @@ class OverHosts:
         """Return the members that write at other hosts."""
         writers: dict[str, int] = {}
         for number, seat in sorted(self._member.members.items()):
-            if seat.host != self.host and self._member.is_begun(number):
+            if seat.host != self._host and self._member.is_begun(number):
                 writers.setdefault(seat.host, number)
         return list(writers.values())
 
     # The leader's records
 
-    @property
-    def position(self) -> int:
-        return self._ledger.position()
-
     def begin_to_lead(self) -> None:
         """Write records under the term of this member."""
-        self._ledger.begin_term(first_attempt(self._member.leads_in))
+        self.ledger.begin_term(first_attempt(self._member.leads_in))
 
     def publish(self, entries: Mapping[str, bytes]) -> None:
         """Send what this member, as the leader, has written into its ledger, to those who have all before."""
-        before = self._ledger.position() - 1
+        before = self.ledger.position() - 1
         for number in self._writers if self._member.leads_in else ():
             if self._told.get(number) == (self._streams.connection(number), before):
                 self._send_record(number, entries, whole=False)
 
     def _send_record(self, number: int, entries: Mapping[str, bytes], *, whole: bool) -> None:
-        position = self._ledger.position()
+        position = self.ledger.position()
         term = self._member.leads_in
         record = LeaderRecord(term=term, position=position, whole=whole, entries=dict(entries))
         if self._streams.send_now(number, record):
@@ -164,11 +158,11 @@ class OverHosts:
         if self._member.leads_in != self._term:
             self._term = self._member.leads_in
             self._told.clear()
-        if not self._term or self._ledger.position() < first_attempt(self._term):
+        if not self._term or self.ledger.position() < first_attempt(self._term):
             return
         for number in self._writers:
-            if self._told.get(number) != (self._streams.connection(number), self._ledger.position()):
-                self._send_record(number, self._ledger.entries(), whole=True)
+            if self._told.get(number) != (self._streams.connection(number), self.ledger.position()):
+                self._send_record(number, self.ledger.entries(), whole=True)
 
     # Calls within a step
 
@@ -192,6 +186,8 @@ class OverHosts:
     def _tell_calls(self, here: CallLog, number: int, key: tuple[int, int, int]) -> None:
         part = key[2]
         made, ended = here.told_here(part)
+        if not made and ended and not here.is_used:
+            return  # nobody waits for calls that it has left out
         for each in range(self._calls_told.get(key, 0), made + (ended is not None)):
             body, examples = b"", -1
             if each < made:
@@ -210,8 +206,8 @@ class OverHosts:
     def take(self, sender: int, message: AnyMessage) -> None:
         """Write what another member has told this one into the memory of this host."""
         if isinstance(message, LeaderRecord):
-            if message.term == self._member.term and message.position > self._ledger.position():
-                self._ledger.receive(message.entries, message.whole)
+            if message.term == self._member.term and message.position > self.ledger.position():
+                self.ledger.receive(message.entries, message.whole)
                 self.changed = True
         elif isinstance(message, PartCall):
             try:
@@ -289,5 +285,5 @@ class OverHosts:
     @property
     def all_told(self) -> bool:
         """Whether every writer has been sent all records of this member, where it leads."""
-        position = self._ledger.position()
+        position = self.ledger.position()
         return not self._term or all(self._told.get(each, (0, -1))[1] == position for each in self._writers)

@@ -13,10 +13,12 @@ The rule *Lists*:
 3. Pages are taken piece by piece, before the bytes of a piece come; those of rows when all ids are sound.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +26,6 @@ import numpy as np
 from dtrain.collectives.all_reduce import (
     ElementRange,
     Flow,
-    Receive,
     Route,
     SendBlock,
     Terms,
@@ -82,14 +83,6 @@ class Ways:
             self._incoming[way] = stream
             self._end_late(stream)
         return stream
-
-    @property
-    def bytes_sent(self) -> int:
-        return sum(stream.bytes_sent for stream in list(self._outgoing.values()))
-
-    @property
-    def bytes_received(self) -> int:
-        return sum(stream.bytes_received for stream in list(self._incoming.values()))
 
     def flush(self, deadline: float) -> None:
         for stream in list(self._outgoing.values()):
@@ -162,7 +155,7 @@ def exchange(
                 errors.append(error)
             ways.abort(str(error))
 
-    others = [clock.start(_calling(carried, flow), "flow of a sum") for flow in flows[1:]]
+    others = [clock.start(partial(carried, flow), "flow of a sum") for flow in flows[1:]]
     for flow in flows[:1]:
         carried(flow)
     for other in others:
@@ -171,44 +164,35 @@ def exchange(
         raise errors[0]
 
 
-def _calling(carried: Callable[[Flow], None], flow: Flow) -> Callable[[], None]:
-    return lambda: carried(flow)
-
-
 def _carry(which: HostSum, flow: Flow, terms: Terms, mean: Array, ways: Ways, deadline: float) -> None:
     begun: set[Route] = set()
-    head = np.array(which, np.int64)
     for each in carry_out(flow, terms, mean):
-        first = each.way not in begun
+        is_first = each.way not in begun
         begun.add(each.way)
         try:
             if isinstance(each, SendBlock):
-                _send(each, head if first else None, ways, deadline)
+                out = ways.outgoing(each.way, deadline)
+                if is_first:
+                    out.send(np.array(which, np.int64))
+                out.send(each.block)
             else:
-                _receive(each, which if first else None, ways, deadline)
+                come = ways.incoming(each.way, deadline)
+                if is_first:
+                    _check_head(come, which, deadline)
+                come.receive(each.block, deadline)
         except PeerError:
             ways.blame(each.way.target if isinstance(each, SendBlock) else each.way.source)
             raise
 
 
-def _send(each: SendBlock, head: Array | None, ways: Ways, deadline: float) -> None:
-    out = ways.outgoing(each.way, deadline)
-    if head is not None:
-        out.send(head)
-    out.send(each.block)
-
-
-def _receive(each: Receive, which: HostSum | None, ways: Ways, deadline: float) -> None:
-    come = ways.incoming(each.way, deadline)
-    if which is not None:
-        told = np.empty(len(which), np.int64)
-        come.receive(told, deadline)
-        if told.tolist() != list(which):
-            raise PeerRefusedError(
-                f"{come.peer} sends {HostSum(*told.tolist())}, and {which} is expected; do both ends run the "
-                "same version and program?"
-            )
-    come.receive(each.block, deadline)
+def _check_head(come: Incoming, which: HostSum, deadline: float) -> None:
+    told = np.empty(len(which), np.int64)
+    come.receive(told, deadline)
+    if told.tolist() != list(which):
+        raise PeerRefusedError(
+            f"{come.peer} sends {HostSum(*told.tolist())}, and {which} is expected; do both ends run the "
+            "same version and program?"
+        )
 
 
 class SumAttempt(NamedTuple):
@@ -226,7 +210,6 @@ class SumAttempt(NamedTuple):
 
 
 _LABEL = "rows"
-
 Held = Mapping[int, Sequence[int]]
 """By host, the parts that count and that it has, ascending."""
 
@@ -352,73 +335,22 @@ class HostReduction:
         }
         if self._rows is not None:
             self._rows.send(begin, held, ways, deadline)
-        self._sum_all(begin, counted, held, spans, ways, deadline)
+        blocks = itertools.count()
+        for group, span in spans.items():
+            if self._trainable[group] and counted.parts:
+                own = {part: self._gradients[part][group] for part in held[self._host]}
+                terms, mean = Terms(own, counted.divisor, counted.weights), self._means[group]
+                flows = self._schedule(begin.hosts, self._host, held, span, segment_length(mean.itemsize))
+                which = HostSum(begin.step, begin.attempt, next(blocks), span.stop - span.start)
+                exchange(which, flows, terms, mean, ways, deadline)
+                continue
+            for part in counted.parts:
+                values = self._gradients[part][group]
+                holder = next(host for host in begin.hosts if part in held[host])
+                length = segment_length(values.itemsize)
+                flows = broadcast(begin.hosts, self._host, holder, part, span, length)
+                which = HostSum(begin.step, begin.attempt, next(blocks), part)
+                exchange(which, flows, Terms({part: values}, 1), values, ways, deadline)
         if self._rows is not None:
             self._rows.receive(begin, held, ways, deadline)
         ways.flush(deadline)
-
-    def _sum_all(
-        self,
-        begin: SumAttempt,
-        counted: MeanTerms,
-        held: Mapping[int, Sequence[int]],
-        spans: Mapping[int, ElementRange],
-        ways: Ways,
-        deadline: float,
-    ) -> None:
-        block = 0
-        own = held[self._host]
-        for group, span in spans.items():
-            if self._trainable[group] and counted.parts:
-                mean = self._means[group]
-                terms = Terms(
-                    {part: self._gradients[part][group] for part in own}, counted.divisor, counted.weights
-                )
-                self._sum(
-                    HostSum(begin.step, begin.attempt, block, span.stop - span.start),
-                    begin,
-                    held,
-                    terms,
-                    mean,
-                    span,
-                    ways,
-                    deadline,
-                )
-                block += 1
-                continue
-            for part in counted.parts:
-                which = HostSum(begin.step, begin.attempt, block, part)
-                self._bring(which, begin, held, part, self._gradients[part][group], span, ways, deadline)
-                block += 1
-
-    def _sum(
-        self,
-        which: HostSum,
-        begin: SumAttempt,
-        held: Mapping[int, Sequence[int]],
-        terms: Terms,
-        mean: Array,
-        span: ElementRange,
-        ways: Ways,
-        deadline: float,
-    ) -> None:
-        flows = self._schedule(begin.hosts, self._host, held, span, segment_length(mean.itemsize))
-        exchange(which, flows, terms, mean, ways, deadline)
-
-    def _bring(
-        self,
-        which: HostSum,
-        begin: SumAttempt,
-        held: Mapping[int, Sequence[int]],
-        part: int,
-        values: Array,
-        span: ElementRange,
-        ways: Ways,
-        deadline: float,
-    ) -> None:
-        if span.start == span.stop:
-            return
-        holder = next(host for host in begin.hosts if part in held[host])
-        length = segment_length(values.itemsize)
-        flows = broadcast(begin.hosts, self._host, holder, part, span, length)
-        exchange(which, flows, Terms({part: values}, 1), values, ways, deadline)

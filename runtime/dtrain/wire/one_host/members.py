@@ -176,8 +176,7 @@ class MemberLinks:
                 number, messages = self.far.received(descriptor)
                 found += [Heard(number, message) for message in messages]
         if self.far is not None:
-            self.far.settle()
-            found += [Heard(number, None) for number in self.far.take_ended()]
+            found += [Heard(number, None) for number in self.far.settle()]
         return found
 
     def _received(self, number: int, packets: PacketSocket) -> list[Heard]:
