@@ -250,9 +250,11 @@ def carry_out(driver, ordered):
     optimizer = ordered.get("optimizer", book.order.optimizer)
     with driver:
         end = ordered.get("max_steps", book.order.end)
-        order = LeaderOrder(book.order.number + 1, optimizer, None, end, version)
+        writes = bool(set(ordered) - {"optimizer"})
+        side = driver.side if writes else book.order.side
+        order = LeaderOrder(book.order.number + 1, optimizer, None, end, version, side)
         book.give(order, ordered.get("values"), version)
-        if set(ordered) - {"optimizer"}:
+        if writes:
             driver.void(values=True)
             book.carried_out()
 

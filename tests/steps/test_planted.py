@@ -20,7 +20,7 @@ from dtrain.state.batch_cut import Dealt
 from dtrain.steps import leader as leading
 from dtrain.steps.follower import CommitRound, Follower, LeaveRun, may_go_on
 from dtrain.steps.leader import RoundLeader
-from dtrain.steps.member import HostMemory, RoundMember
+from dtrain.steps.member import BEAT_S, HostMemory, RoundMember
 from dtrain.steps.round_parts import RoundParts, RoundRules
 
 FROM = {
@@ -418,3 +418,23 @@ def test_a_member_leads_only_by_leave_of_the_memory():
     member.received(2, MemberReport(term=asked.term, member=2, membership=0, round=0, known=known), 0.3)
     member.drain(0.3)
     assert member.leads_in == asked.term
+
+
+def test_a_member_says_that_a_part_is_complete_and_that_it_computes_one_at_a_beat_alone():
+    """The leader has dealt the part: in each round it would hear twice from every member."""
+    member = RoundMember(1, KNOWN, RoundRules(replicas=3, max_steps=9), 5.0, 0.0)
+    first, second = Deal(1, 0, 1), Deal(4, 1, 1)
+    done = CompletePart(part=1, examples=1, finite=True, holder=1, place=1)
+    made = RoundMade(parts=(done,), divisor=1)
+    told = Told(term=member.term, membership=0, number=1, round=0, dealt=Dealt(3), due=(first,))
+
+    def said(now):
+        return [(to, each.round, each.complete) for to, each in member.drain(now)[0]]
+
+    member.received(0, told, 0.0)
+    said(0.0)
+    member.complete(first, done, 0)
+    assert said(0.01) == [(0, 0, (done,))]
+    member.received(0, replace(told, number=2, round=1, version=1, due=(second,), made=made), 0.02)
+    assert said(0.02) == []
+    assert said(0.02 + BEAT_S) == [(0, 1, ())]

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -53,6 +54,14 @@ def test_an_order_holds_in_a_replica_that_reads_it_and_frees_one_that_is_held(re
     replicas.other.heed(VERSION)
     assert not replicas.other.is_held(VERSION)
     assert replicas.last_step_of_other == VERSION
+
+
+def test_a_replica_awaits_ordered_values_until_a_round_has_brought_it_to_the_next_side(replicas):
+    assert not replicas.other.awaits_values(4)
+    replicas.leader.give(msgspec.structs.replace(stop(), side=4), {"w": np.ones(2)}, VERSION)
+    replicas.other.heed(VERSION)
+    assert replicas.other.awaits_values(4)
+    assert not replicas.other.awaits_values(5)
 
 
 def test_the_next_leader_owes_the_values_of_an_order_until_they_are_assigned(replicas):

@@ -112,6 +112,7 @@ def test_arrays_arrive_in_their_order_with_their_bytes(pair, tls):
 
 
 def test_small_arrays_keep_their_place_among_large_ones_that_wait(pair):
+    """A small one leaves at once where nothing waits before it, as far as the connection takes it."""
     out, come = pair()
     sizes = (3, 8 << 20, 5, 60_000, *[1000] * 2000, 8 << 20, 1)
     blocks = [np.full(size, number % 251, np.uint8) for number, size in enumerate(sizes)]

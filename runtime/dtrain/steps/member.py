@@ -314,7 +314,14 @@ class RoundMember(Follower):
             sent += [(stranger, self.told) for stranger in sorted(self._strangers - self._gone)]
             self._strangers.clear()
         if self._leading is None:
-            self._send(self.leader, self.report, now, sent)
+            report, (said, at) = self.report, self._sent.get(self.leader, (None, now))
+            if report.computing and self._host is None and isinstance(said, MemberReport):
+                # That it computes what was dealt to it the leader hears at a beat.
+                new = {"round": report.round, "computing": report.computing, "complete": ()}
+                is_due = self._has_leases and _is_due((report, at), now)
+                if not is_due and msgspec.structs.replace(said, **new, attempt=-1, reduced=0) == report:
+                    return
+            self._send(self.leader, report, now, sent)
             return
         for number in self._leading.directed if self._has_leases else ():
             last = self._sent.get(number)

@@ -42,6 +42,7 @@ _LOOK = struct.pack("2l", 0, int(LOOK_S * 1e6))
 _LATE = (TimeoutError, BlockingIOError)
 """Raised each `LOOK_S` while nothing moves."""
 _PIECE_BYTES = 256 * 1024
+_SMALL_BYTES = 64 * 1024
 SSL_WANT_READ = 2
 """The number of the error of TLS that asks for more bytes; its class would load ssl."""
 
@@ -158,6 +159,8 @@ class Outgoing(_End):
         self._line = None if fault is None else Line(fault)
         self._queue: queue.SimpleQueue[tuple[Array, float] | threading.Event | None] = queue.SimpleQueue()
         self._waiting = threading.Event()
+        self._put, self._left = 0, 0
+        self._at_once = self._line is None and self.is_plain
         self._thread = threading.Thread(target=self._run, name=f"stream to {peer}", daemon=True)
         self._thread.start()
 
@@ -167,9 +170,17 @@ class Outgoing(_End):
         return self._queue.qsize()
 
     def send(self, block: Array) -> None:
-        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns."""
+        """Send an array, flat and contiguous, after all others; it must not change before `flush` returns.
+        What is small leaves at once if it can: a thread that is woken for it costs more than it does.
+        """
         if self._ended is not None:
             raise PeerLostError(self._ended)
+        if self._at_once and self._put == self._left and block.nbytes <= _SMALL_BYTES:
+            left = self._send(bytes_of(block), socket.MSG_DONTWAIT)
+            if not left:
+                return
+            block = np.frombuffer(left, np.uint8)
+        self._put += 1
         arrival_s = self._line.arrival_s(self._clock(), (block,)) if self._line is not None else 0.0
         self._queue.put((block, arrival_s))
 
@@ -205,19 +216,24 @@ class Outgoing(_End):
                 if arrival_s:
                     self._waiting.wait(max(0.0, arrival_s - self._clock()))
                 self._send(bytes_of(block))
+            self._left += 1
             del item
 
-    def _send(self, view: memoryview) -> None:
+    def _send(self, view: memoryview, flags: int = 0) -> memoryview:
+        """Send bytes; return those that are left, where the connection takes no more without a wait."""
         while view and self._ended is None:
             try:
-                count = self._connection.send(view)
+                count = self._connection.send(view, flags)
             except _LATE:
+                if flags:
+                    break
                 continue  # the peer takes nothing; `flush` has a deadline
             except OSError as error:
                 self._lost(error.strerror or str(error))
-                return
+                break
             self.bytes_sent += count
             view = view[count:]
+        return view
 
 
 _LENGTH = struct.Struct("<H")

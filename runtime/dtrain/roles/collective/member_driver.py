@@ -123,7 +123,7 @@ class MemberDriver(MemberRounds):
             if self._own is not None and self._own not in due:
                 self._member.gives_up(self._own)
                 self._own = None
-            if self.finished or not due:
+            if self.at_end or not due:
                 return NO_PART
             if self._own is None:
                 self._own, self.base, self._base_made = due[0], self._round, None
@@ -277,9 +277,9 @@ class MemberDriver(MemberRounds):
                         if over():
                             self._adopt()
                             return True
-                        if computes and self._member.to_compute and not self.finished:
+                        if computes and self._member.to_compute and not self.at_end:
                             return False
-                        if self._held >= 0 and not self.finished:
+                        if self._held >= 0 and not self.at_end:
                             self._check_enough()
                     if self._look(timeout_s):
                         since_s, timeout_s = now(), _SOON_S

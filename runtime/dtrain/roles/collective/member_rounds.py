@@ -54,12 +54,14 @@ class LeaderOrders(NamedTuple):
         values: returns, for the newest version, the values that the leader assigns, by name, and whether
             training ends with them.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.
+        awaits_values: returns whether values are ordered that a replica which stands at this side does not have.
         adopt: lets training stand at a version.
     """
 
     heed: Callable[[int], int | None]
     values: Callable[[int], tuple[Mapping[str, bytes], bool]]
     owes_values: Callable[[], bool]
+    awaits_values: Callable[[int], bool]
     adopt: Callable[[int], None]
 
 
@@ -125,8 +127,19 @@ class MemberRounds:
         return self._round
 
     @property
-    def finished(self) -> bool:
+    def side(self) -> int:
+        """The side of the values that this member has adopted."""
+        return self._adopted_side
+
+    @property
+    def at_end(self) -> bool:
+        """Whether no version follows the one that this member has adopted."""
         return self.store.max_steps is not None and self.version >= self.store.max_steps
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing follows: no version, and no values that the leader has ordered."""
+        return self.at_end and not self._orders.awaits_values(self._adopted_side)
 
     @property
     def members(self) -> set[int]:

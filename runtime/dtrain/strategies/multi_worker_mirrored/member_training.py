@@ -98,7 +98,7 @@ class Assembly(NamedTuple):
             note=lambda job: book.carry(job.round, job.attempt.made),
             over_hosts=means,
         )
-        orders = LeaderOrders(book.heed, book.values, book.owes_values, book.stand_at)
+        orders = LeaderOrders(book.heed, book.values, book.owes_values, book.awaits_values, book.stand_at)
         driver = MemberDriver(arena, entry.links, member, rules, orders, waits, work)
         if entry.told is not None:
             driver.begin_later(entry.told)

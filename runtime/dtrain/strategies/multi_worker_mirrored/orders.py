@@ -29,6 +29,7 @@ class LeaderOrder(msgspec.Struct, frozen=True):
         until: the last step that may be made before the next order; None: there is no such limit.
         end: the last step of all, where the leader has set it.
         version: at which it was given.
+        side: of the values before the newest order that writes some: a round brings all to the next side.
     """
 
     number: int
@@ -36,6 +37,7 @@ class LeaderOrder(msgspec.Struct, frozen=True):
     until: int | None
     end: int | None = None
     version: int = 0
+    side: int = -1
 
 
 class OrderBook:
@@ -129,6 +131,10 @@ class OrderBook:
         order = self.order
         at_this = order.version == self._state.global_step
         return at_this and (bool(self._ledger.entries.get(VALUES)) or order.end == order.version)
+
+    def awaits_values(self, side: int) -> bool:
+        """Return whether ordered values are still to be assigned to a replica that stands at this side."""
+        return side <= self.order.side
 
     def values(self, version: int) -> tuple[Mapping[str, bytes], bool]:
         """Return the values to be assigned, by name, and whether training ends at this version."""

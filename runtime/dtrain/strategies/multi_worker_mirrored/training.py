@@ -170,7 +170,8 @@ class ReplicaTraining(TurnTraining):
 
     def _conclude(self) -> bool:
         if self.keeper is None:
-            self._wait_while(lambda: not self.book.concluded, "the end of fit")
+            book, driver = self.book, self.driver
+            self._wait_while(lambda: not book.concluded or book.awaits_values(driver.side), "the end of fit")
             return not self.leads
         self._saved = self.keeper.finish()
         self._publish_end()
@@ -205,7 +206,8 @@ class ReplicaTraining(TurnTraining):
         values = self._new_values(order)
         writes = values is not None or (order.stop and not self.finished)
         number, end = book.order.number + 1, self._end_of(order)
-        book.give(LeaderOrder(number, optimizer, order.until, end, version), values, version)
+        side = driver.side if writes else book.order.side
+        book.give(LeaderOrder(number, optimizer, order.until, end, version, side), values, version)
         driver.heed()
         if writes:
             driver.void(values=True)
