@@ -1,9 +1,12 @@
 """The real transports on 127.0.0.1: which tasks are let in, which one an error names, and that none starves."""
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import msgspec
@@ -349,3 +352,20 @@ def test_the_order_to_leave_never_meets_grpc_in_the_midst_of_stopping(room):
     service.stop()
     assert len(stopping) == 1
     assert stopping[0] is not threading.current_thread()
+
+
+LEAVES = """
+import atexit
+from wire.test_transports import *
+room, address = Room(), f"127.0.0.1:{free_port()}"
+atexit.register(GrpcService(room, address, SERVER, connections=1, share_port=False).stop)
+channel = connecting.connect("ps:0", address, WORKER, TIMEOUT_S, "grpc")
+channel.send(Pull(generation=1, at_least=1, wait_s=TIMEOUT_S))
+room.until(lambda: room.waiting)
+"""
+
+
+def test_a_program_that_ends_does_not_wait_for_connections_on_which_peers_wait():
+    """Python joins the threads of a pool before it calls what was registered for the end."""
+    folder = Path(__file__).parents[1]
+    subprocess.run([sys.executable, "-c", LEAVES], cwd=folder, check=True, timeout=15)

@@ -12,8 +12,8 @@ on: a stalled peer may cost memory, never progress.
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar
 
 import grpc
 import msgspec
@@ -39,6 +39,7 @@ from dtrain.wire.handshake import ServerHandshake, encode_greeting
 from dtrain.wire.interruptible import in_own_thread
 from dtrain.wire.security.credentials import Credentials
 
+T = TypeVar("T")
 _STRANGERS = 8
 """Threads beside those of the connected tasks, for calls that are answered or refused at once."""
 _CALLS_WAITING = 256
@@ -69,6 +70,46 @@ class GrpcCaller:
         self.outbox.put(None)
 
 
+class ConnectionThreads(Executor):
+    """At most so many threads, for which the end of the program does not wait, other than for those of a
+    `ThreadPoolExecutor`: they wait for peers, and what is registered with `atexit` ends them.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._left = threads
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call `fn` in a thread that is idle, or in a new one while there are fewer than at most; gRPC's own
+        thread alone calls this.
+        """
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._calls.put(call)
+        if not self._idle.acquire(blocking=False) and self._left:
+            self._left -= 1
+            threading.Thread(target=self._work, name="connection", daemon=True).start()
+        return future
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+            self._idle.release()
+        self._calls.put(None)
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """Let every thread end after its call."""
+        self._calls.put(None)
+
+
 class GrpcService:
     """Serves one handler at one address until `stop`."""
 
@@ -93,7 +134,7 @@ class GrpcService:
         self._places = threading.BoundedSemaphore(connections)
         self._local_name = local_name
         self._traffic = Traffic()
-        self._pool = ThreadPoolExecutor(connections + _STRANGERS, thread_name_prefix="connection")
+        self._pool = ConnectionThreads(connections + _STRANGERS)
         options = (
             *SERVER,
             ("grpc.so_reuseport", int(share_port)),
@@ -118,7 +159,7 @@ class GrpcService:
 
     def _stop(self) -> None:
         self._server.stop(grace=None).wait(timeout=5.0)
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown()
 
     def _meet(self, _unread: Iterator[bytes], context: Any) -> bytes:
         """Answer an opening, or a first proof, without reading the request: a stranger's may never end."""

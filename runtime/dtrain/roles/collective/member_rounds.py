@@ -54,7 +54,7 @@ class LeaderOrders(NamedTuple):
         values: returns, for the newest version, the values that the leader assigns, by name, and whether
             training ends with them.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.
-        awaits_values: returns whether values are ordered that a replica which stands at this side does not have.
+        awaits_values: returns whether values are ordered that who stands at this side does not have.
         adopt: lets training stand at a version.
     """
 
