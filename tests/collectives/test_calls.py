@@ -11,7 +11,7 @@ import pytest
 from dtrain.exchange.calls import ReplicaCall
 from dtrain.roles.collective.calls import RESULTS, CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
-from dtrain.wire.one_host.synchronization import Doorbells, pairs
+from dtrain.wire.one_host.synchronization import NotifySockets, pairs
 
 SIZES = (1, 1000, 8192, 8193, 100_000)
 
@@ -34,7 +34,7 @@ def together(ranks, program):
                 if other != rank:
                     for each in sockets.values():
                         each.close()
-            calls = Calls(memory, Doorbells(ends[rank]), rank, Waits(patience_s=20))
+            calls = Calls(memory, NotifySockets(ends[rank]), rank, Waits(patience_s=20))
             try:
                 told = pickle.dumps(program(rank, calls))
             except BaseException:
@@ -149,7 +149,7 @@ def test_a_replica_that_is_not_there_is_named_while_it_is_waited_for():
                 calls.all_reduce(call(), [np.ones(1)])
             except TimeoutError as error:
                 return str(named[0]), str(error)[:60]
-        return calls._doorbells.wait(10) and calls._doorbells.wait(10)
+        return calls._notify_sockets.wait(10) and calls._notify_sockets.wait(10)
 
     told, _ = together(2, program)
     assert told == ("replica 1, call 1", "waited 0.2 s for replica 1, call 1; expected it within that ")

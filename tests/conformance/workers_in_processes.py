@@ -10,7 +10,7 @@ from dtrain.roles.collective.calls import CallMemory, Calls
 from dtrain.roles.collective.rules import Waits
 from dtrain.strategies.replicas.calls import PeerProcesses
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.one_host.synchronization import Doorbells, pairs
+from dtrain.wire.one_host.synchronization import NotifySockets, pairs
 
 PATIENCE_S = 30
 
@@ -62,7 +62,7 @@ def _of_one(program, memory, ends, rank):
             for each in sockets.values() if other != rank else ():
                 each.close()
         ranks = list(ends)
-        calls = Calls(memory, Doorbells(ends[rank]), rank, Waits(patience_s=PATIENCE_S))
+        calls = Calls(memory, NotifySockets(ends[rank]), rank, Waits(patience_s=PATIENCE_S))
         return program(OfProcesses(PeerProcesses(len(ranks), rank, lambda: calls)))
     except BaseException:
         return traceback.format_exc()

@@ -669,22 +669,22 @@ class Net:
                 process.wake()
         self.later(0.3, self.start_again, rank, host, address)
 
-    def welcome(self, leader, seat, told, mates):
+    def welcome(self, leader, seat, told, host_members):
         """The leader lets a newcomer begin: with the memory of its host, if others have one, else with the values."""
         if seat.number in self.seats:
             return
         self.seats[seat.number] = seat
         made = (
             None
-            if mates
+            if host_members
             else Memory(seat.host, told.side, leader.memory.at(leader.side).copy(), leader.memory.table)
         )
         told_s = self.delay(leader.number, seat.number)
         asked = self.asked[seat.address]
-        self.later(told_s, self.come_in, leader, seat, told, made, mates, leader.history, asked)
+        self.later(told_s, self.come_in, leader, seat, told, made, host_members, leader.history, asked)
 
-    def come_in(self, leader, seat, told, made, mates, history, asked):
-        here = [self.processes[each].memory for each in mates if self.runs(each)]
+    def come_in(self, leader, seat, told, made, host_members, history, asked):
+        here = [self.processes[each].memory for each in host_members if self.runs(each)]
         if leader.dead or not (here or made):
             return  # there is nobody any more from whom it would have them
         if self.asked[seat.address] != asked:

@@ -170,8 +170,8 @@ class Dies:
         pass
 
 
-@pytest.mark.parametrize("takes_the_doorbell", [False, True])
-def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(takes_the_doorbell):
+@pytest.mark.parametrize("takes_the_socket", [False, True])
+def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(takes_the_socket):
     plan = placement.plan((VariableSpec("w", (3,), "float32"),), servers=1)
     state = FitState(max_steps=4, dealt=Dealt(2), optimizer=optimizers.serialize(dt.optimizers.SGD(0.1)))
     terms = msgspec.structs.replace(entered(0, False), state=state, joins=True)
@@ -182,11 +182,11 @@ def test_a_newcomer_asks_again_when_all_members_are_gone_before_they_let_it_in(t
     leader = Answers(told, Over(generation=2))
 
     def connect(rank, timeout_s):
-        if takes_the_doorbell:
+        if takes_the_socket:
             return Dies()
         raise PeerLostError("refused")
 
-    about = lambda: None, connect, lambda whom: None, lambda: None, 1.0, lambda rank: takes_the_doorbell
+    about = lambda: None, connect, lambda whom: None, lambda: None, 1.0, lambda rank: takes_the_socket
     peers = Peers(leader, *about)
     leader.name = "chief:0"
     assert enter(Meeting(lambda task: None), peers, 1, plan, state.optimizer, 1, None, replicas) is None

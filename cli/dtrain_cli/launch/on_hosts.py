@@ -25,8 +25,8 @@ from dtrain.process.private_variables import SECRET
 from dtrain.runs.files import RunRecord, read_record, write_record
 from dtrain.runs.journal import now_text
 from dtrain.runs.states import RunState
-from dtrain_cli.agent import errands
-from dtrain_cli.agent.errands import Detached, DetachedLaunch, Leftovers, Removed
+from dtrain_cli.agent import host_call
+from dtrain_cli.agent.host_call import Detached, DetachedLaunch, Leftovers, Removed
 from dtrain_cli.agent.messages import MAGIC
 from dtrain_cli.code import CodeArchive, code_files, may_leave, pack
 from dtrain_cli.console.streams import say
@@ -188,17 +188,17 @@ def _removed(order: Leftovers, python: str) -> Removed | str:
 
 
 def _asked(
-    host: str, python: str, errand: Leftovers | DetachedLaunch, kind: type[T], timeout_s: float = ANSWER_S
+    host: str, python: str, call: Leftovers | DetachedLaunch, kind: type[T], timeout_s: float = ANSWER_S
 ) -> T | str:
-    """Have a host do an errand; return its answer, or why there is none."""
-    command = [python, "-P", "-m", errands.__name__]
+    """Have a host carry out a call; return its answer, or why there is none."""
+    command = [python, "-P", "-m", host_call.__name__]
     reason = ""
     for _ in range(_TRIES):
         begun_s = time.monotonic()
         try:
             done = subprocess.run(
                 login_command(host, command),
-                input=msgspec.json.encode(errand),
+                input=msgspec.json.encode(call),
                 capture_output=True,
                 timeout=timeout_s,
             )
@@ -233,7 +233,7 @@ def _on_shared_disk(run: str, place: WhereRecord) -> Iterator[str]:
     """Remove what a run on Slurm's nodes has left on a disk that this machine sees too."""
     found = False
     for number in range(len(place.all_hosts)):
-        done = errands.remove(Leftovers(slurm_folder(number), [run]))
+        done = host_call.remove(Leftovers(slurm_folder(number), [run]))
         found = found or bool(done.found)
         yield from (f"what run {run} left on its nodes stays: {why}" for why in done.problems.values())
     if not found and place.hosts:

@@ -24,7 +24,7 @@ The life of a run, in messages:
                                  checkpoint
     leader     -> every server   Farewell / Farewell at the end
     replica    -> leader         Enter / Entered, without servers
-    replica    -> every member   Doorbell / Doorbell, of a replica that joins later
+    replica    -> every member   NotifySocket / NotifySocket, of a replica that joins later
     leader     -> member         Told; member -> leader  MemberReport: the rounds of replicas without servers
     stage      -> leader         EnterPipeline / PipelineTerm, in a pipeline; then StageVote / StageVerdict
     stage      -> its neighbours StageTensor / Acknowledged;  leader -> stage  VoidTerm / Acknowledged
@@ -64,7 +64,7 @@ from dtrain.messages.opening import (
     Proof,
     Proven,
 )
-from dtrain.messages.replicas import Doorbell, Enter, Entered, Over
+from dtrain.messages.replicas import Enter, Entered, NotifySocket, Over
 from dtrain.messages.rounds import CallMade, LeaderRecord, MemberReport, PartCall, Told
 from dtrain.messages.servers import (
     AskLearned,
@@ -141,7 +141,7 @@ AnyMessage = (
     | Enter
     | Entered
     | Over
-    | Doorbell
+    | NotifySocket
     | MemberReport
     | Told
     | CallMade
@@ -172,7 +172,6 @@ __all__ = [
     "Conclude",
     "Control",
     "Controlled",
-    "Doorbell",
     "Enter",
     "EnterPipeline",
     "Entered",
@@ -200,6 +199,7 @@ __all__ = [
     "MemberReport",
     "Message",
     "NotReady",
+    "NotifySocket",
     "Opening",
     "Operate",
     "Operated",

@@ -33,13 +33,13 @@ class Enter(Message, frozen=True, gc=False, kw_only=True):
 
 
 class Entered(Message, frozen=True, gc=False, kw_only=True):
-    """The answer to `Enter`: how training began, for every replica the same but for `doorbells`.
+    """The answer to `Enter`: how training began, for every replica the same but for `notify_sockets`.
 
-    The file descriptors of the memory that is shared come with it, then one socket for each of `doorbells`;
+    The file descriptors of the memory that is shared come with it, then one for each of `notify_sockets`;
     to a replica of another host none.
 
     Attributes:
-        doorbells: the ranks to which the sockets lead.
+        notify_sockets: the ranks to which the sockets lead.
         joins: whether this replica comes later than others.
         members: the ranks of the members on this host, in the answer to a replica that comes later.
         seats: by host, its replicas; none where all share memory. The first one makes that memory.
@@ -48,7 +48,7 @@ class Entered(Message, frozen=True, gc=False, kw_only=True):
     state: FitState
     leader: int
     directory: str = ""
-    doorbells: tuple[int, ...] = ()
+    notify_sockets: tuple[int, ...] = ()
     concluded: bool = False
     joins: bool = False
     members: tuple[int, ...] = ()
@@ -61,7 +61,7 @@ class Over(Message, frozen=True, gc=False, kw_only=True):
     generation: int
 
 
-class Doorbell(Message, frozen=True, gc=False, kw_only=True):
+class NotifySocket(Message, frozen=True, gc=False, kw_only=True):
     """Replica that would like to become a member to each member: a socket between the two comes with it."""
 
     generation: int

@@ -179,7 +179,7 @@ class RoundLeader:
         hosts = {self._seats[number].host for number in others}
         return frozenset(each for each in new if self._seats[each].host in hosts or each in first.values())
 
-    def mates(self, number: int) -> list[int]:
+    def host_members(self, number: int) -> list[int]:
         """Return the members that have the memory of a newcomer's host."""
         host = self._seats[number].host
         return [each for each in sorted(self.directed) if self._seats[each].host == host]

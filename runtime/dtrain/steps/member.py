@@ -40,12 +40,12 @@ class Welcomed(NamedTuple):
     """A newcomer that may begin, and what it is told.
 
     Attributes:
-        mates: the members of its host that have its memory; none: it makes one, and is sent the values.
+        host_members: those of its host that have its memory; none: it makes one, and is sent the values.
     """
 
     seat: MemberSeat
     told: Told
-    mates: Sequence[int]
+    host_members: Sequence[int]
 
 
 class HostMemory(NamedTuple):
@@ -175,7 +175,9 @@ class RoundMember(Follower):
         others = leading.directed - self._gone - {self.number} if newcomers and self._host is None else ()
         if any(self._is_late(each, self._drained_s) for each in others):
             return []
-        return [Welcomed(self.members[each], leading.told(each), leading.mates(each)) for each in newcomers]
+        return [
+            Welcomed(self.members[each], leading.told(each), leading.host_members(each)) for each in newcomers
+        ]
 
     # What happens in its own process
 

@@ -64,14 +64,14 @@ class Peer:
         self._patient_until_s: float | None = None
         self._dead: Channel | None = None
         self._waits = False
-        self._crew: Sequence[Peer] = ()
+        self._together: Sequence[Peer] = ()
         self._losses: list[Peer] = []
 
     @staticmethod
     def together(peers: "Sequence[Peer]") -> None:
         losses: list[Peer] = []
         for peer in peers:
-            peer._crew = peers
+            peer._together = peers
             peer._losses = losses
 
     def open(self, within_s: float) -> None:
@@ -203,9 +203,9 @@ class Peer:
     def _lost(self, channel: Channel) -> None:
         """From a thread of the transport: note that this connection is gone, and wake the waiting thread."""
         self._dead = channel  # before the question is looked at: `send` looks the other way round
-        if self._crew and self._asked and channel is self.channel:
+        if self._together and self._asked and channel is self.channel:
             self._losses.append(self)
-            for other in self._crew:
+            for other in self._together:
                 if other is not self and other._waits:
                     other.break_with(f"the connection to {self.name} broke while {other.name} was waited for")
 

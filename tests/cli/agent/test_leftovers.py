@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from dtrain_cli.agent.errands import Leftovers, remove
+from dtrain_cli.agent.host_call import Leftovers, remove
 from dtrain_cli.agent.messages import CodePart
 from dtrain_cli.agent.run_folders import CODE, LOCK, SentCode, run_folder
 from dtrain_cli.code import pack

@@ -32,7 +32,7 @@ from dtrain.parameters.updater import BLOCK_ELEMENTS
 from dtrain.roles.collective.rules import Awaited, Waits
 from dtrain.types import Array
 from dtrain.wire.one_host.shared_memory import GrowingMemory
-from dtrain.wire.one_host.synchronization import Doorbells
+from dtrain.wire.one_host.synchronization import NotifySockets
 
 SMALL_BYTES = 32 * 1024
 """Up to this size every replica adds up all arrays itself."""
@@ -115,12 +115,12 @@ class Calls:
     """The calls of one replica of a loop."""
 
     def __init__(
-        self, memory: CallMemory, doorbells: Doorbells, rank: int, waits: Waits | None = None
+        self, memory: CallMemory, notify_sockets: NotifySockets, rank: int, waits: Waits | None = None
     ) -> None:
         self.count = 0
         self._members = memory.members
         self._memory = memory
-        self._doorbells = doorbells
+        self._notify_sockets = notify_sockets
         self._rank = rank
         self._waits = waits or Waits()
         self._known = lru_cache(KNOWN)(_known)
@@ -194,7 +194,7 @@ class Calls:
         used = [1 << number for number, ref in self._results.items() if ref() is not None]
         memory.held[2 * rank + turn] = sum(used)
         memory.called[rank] = self.count
-        self._doorbells.ring()
+        self._notify_sockets.notify()
         self._await(memory.called, "call", self.count)
         if all(memory.memory[at : at + end] == written.head for at in places):
             return written, [self._arrays(each, written, views) for each in self._members]
@@ -213,19 +213,21 @@ class Calls:
 
     def _end(self) -> None:
         self._memory.done[self._rank] = self.count
-        self._doorbells.ring()
+        self._notify_sockets.notify()
 
     def _await(self, column: Column, what: str, count: int) -> None:
         since_s: float | None = None
         while late := [rank for rank in self._members if column[rank] < count]:
-            gone = [rank for rank in late if rank in self._doorbells.dead]
+            gone = [rank for rank in late if rank in self._notify_sockets.dead]
             if gone and column[gone[0]] < count:
                 raise PeerLostError(
                     f"{self._waits.name_of(gone[0])} has ended in the midst of collective calls: its {what} "
                     f"(number {count}) will not come"
                 )
             since_s = self._waits.clock.now() if since_s is None else since_s
-            self._waits.wait(self._doorbells, since_s, Awaited(self._waits.name_of, late, f"{what} {count}"))
+            self._waits.wait(
+                self._notify_sockets, since_s, Awaited(self._waits.name_of, late, f"{what} {count}")
+            )
         if since_s is not None:
             self._waits.waiting(None)
 

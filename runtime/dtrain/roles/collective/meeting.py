@@ -2,7 +2,7 @@
 (docs/design/collectives.md#meeting).
 
 Every task has one, on its service. The leader gathers the replicas of a call of `fit`; later any task that
-takes part tells a newcomer how training began, and takes its doorbell.
+takes part tells a newcomer how training began, and takes its socket for notifications.
 """
 
 import os
@@ -14,12 +14,12 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from dtrain.cluster import TaskId
-from dtrain.messages import Doorbell, Enter, Entered, Hello, NotReady, Over, Refusal
+from dtrain.messages import Enter, Entered, Hello, NotifySocket, NotReady, Over, Refusal
 from dtrain.messages.replicas import Seat
 from dtrain.wire.channel import Answer, Caller, PassesOn
 from dtrain.wire.frames import Frame, Limits
 from dtrain.wire.one_host.members import MemberLinks
-from dtrain.wire.one_host.synchronization import Doorbells
+from dtrain.wire.one_host.synchronization import NotifySockets
 
 LIMITS = Limits(1 << 16, 0)
 """Of the messages that come here; none has arrays."""
@@ -50,7 +50,7 @@ class SharedResources(msgspec.Struct, frozen=True):
 
     terms: Entered
     descriptors: tuple[int, ...]
-    doorbells: Doorbells | MemberLinks
+    notify_sockets: NotifySockets | MemberLinks
     leadership: Callable[[], tuple[int, bool]]
     hosts: HostsNow | None = None
     members: Callable[[], Collection[int]] = tuple
@@ -145,7 +145,7 @@ class Meeting:
         leader, concluded = shared.leadership()
         terms = msgspec.structs.replace(
             shared.terms,
-            doorbells=tuple(sockets),
+            notify_sockets=tuple(sockets),
             leader=leader,
             concluded=concluded,
             joins=joins,
@@ -174,8 +174,8 @@ class Meeting:
                 caller.send(Refusal(reason=f"{sender} is no replica of this run"))
             elif isinstance(message, Enter):
                 self._enter(caller, rank, message)
-            elif isinstance(message, Doorbell):
-                self._accept_doorbell(caller, rank, message, frame)
+            elif isinstance(message, NotifySocket):
+                self._accept_notify_socket(caller, rank, message, frame)
             else:
                 reason = f"replicas do not take {type(message).__name__} messages"
                 caller.send(Refusal(reason=reason))
@@ -195,14 +195,14 @@ class Meeting:
             self._waiting[rank] = _Waiting(caller, message)
             self._changed.notify_all()
 
-    def _accept_doorbell(self, caller: Caller, rank: int, message: Doorbell, frame: Frame) -> None:
+    def _accept_notify_socket(self, caller: Caller, rank: int, message: NotifySocket, frame: Frame) -> None:
         shared = self._shared
         if shared is None or shared.terms.state.generation != message.generation:
             caller.send(Over(generation=self._generation))
         elif len(frame.passed) != 1 or message.rank != rank:
             caller.send(Refusal(reason=f"expected one socket from the replica of rank {rank}"))
         else:
-            shared.doorbells.offer(rank, socket.socket(fileno=frame.passed[0].detach()))
+            shared.notify_sockets.offer(rank, socket.socket(fileno=frame.passed[0].detach()))
             caller.send(message)
 
     def disconnected(self, caller: Caller) -> None:

@@ -267,7 +267,7 @@ class OverHosts:
     def welcome(self, welcomed: Welcomed) -> bool:
         """Send the values to a newcomer that has none; return whether that is its welcome."""
         seat = welcomed.seat
-        if welcomed.mates:
+        if welcomed.host_members:
             return False
         if seat.number not in self._brought:
             self._brought.add(seat.number)

@@ -9,10 +9,10 @@ from dtrain.config.choices import NanPolicy, TooFew, Weighting
 from dtrain.errors import WaitTimeoutError
 from dtrain.process.clock import SYSTEM, Clock
 from dtrain.steps.machine import quota
-from dtrain.wire.one_host.synchronization import Doorbells
+from dtrain.wire.one_host.synchronization import NotifySockets
 
 LOOK_S = 1.0
-"""A wait looks at the words at least this often, though no doorbell was heard."""
+"""A wait looks at the words at least this often, though no notification has come."""
 PATIENCE_S = 600.0
 
 
@@ -67,11 +67,11 @@ class Waits(msgspec.Struct, frozen=True):
     clock: Clock = SYSTEM
 
     def wait(
-        self, doorbells: Doorbells, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S
+        self, notify_sockets: NotifySockets, since_s: float, whom: Awaited | str, at_most_s: float = LOOK_S
     ) -> None:
         """Wait for a notification or a death, or raise a WaitTimeoutError if that has lasted too long."""
         left_s = self.check(since_s, whom)
-        doorbells.wait(min(left_s, at_most_s))
+        notify_sockets.wait(min(left_s, at_most_s))
 
     def check(self, since_s: float, whom: Awaited | str) -> float:
         """Say for whom this replica waits; return how long it may, or raise a WaitTimeoutError."""

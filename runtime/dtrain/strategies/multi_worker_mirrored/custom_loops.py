@@ -19,7 +19,7 @@ from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
 from dtrain.strategies.multi_worker_mirrored.rendezvous import Peers, asked
 from dtrain.strategies.replicas.calls import CollectiveCalls, PeerProcesses
 from dtrain.strategies.replicas.loops import Loops
-from dtrain.wire.one_host.synchronization import Doorbells, pairs
+from dtrain.wire.one_host.synchronization import NotifySockets, pairs
 
 LOOPS = 0
 """Calls of `fit` are numbered from 1; this is the number of what is not one of them."""
@@ -66,11 +66,11 @@ def met(
     if hosts is not None:
         terms = hosts.seated(terms, entered)
     ends = pairs(range(ranks)) if memory is not None else {}
-    doorbells = Doorbells(ends.pop(rank, {}))
+    notify_sockets = NotifySockets(ends.pop(rank, {}))
     shared = () if memory is None else (os.dup(memory.fd),)
-    meeting.begin(SharedResources(terms, shared, doorbells, lambda: (rank, False)), ends)
+    meeting.begin(SharedResources(terms, shared, notify_sockets, lambda: (rank, False)), ends)
     if memory is not None:
-        return Calls(memory, doorbells, rank, waits)
+        return Calls(memory, notify_sockets, rank, waits)
     assert hosts is not None, "replicas that share no memory are on several hosts"
     return _connected(hosts, terms, rank, waits)
 
@@ -89,13 +89,15 @@ def _enter(
             raise _late(peers)
         return _connected(hosts, terms, rank, waits)
     memory_fd, *sockets = descriptors_of(frame)
-    pairs_of = zip(terms.doorbells, sockets, strict=True)
-    doorbells = Doorbells({other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of})
-    if len(doorbells.linked) < ranks - 1:
-        doorbells.close()
+    pairs_of = zip(terms.notify_sockets, sockets, strict=True)
+    notify_sockets = NotifySockets(
+        {other: socket.socket(fileno=descriptor) for other, descriptor in pairs_of}
+    )
+    if len(notify_sockets.linked) < ranks - 1:
+        notify_sockets.close()
         os.close(memory_fd)
         raise _late(peers)
-    return Calls(CallMemory.received(memory_fd, ranks), doorbells, rank, waits)
+    return Calls(CallMemory.received(memory_fd, ranks), notify_sockets, rank, waits)
 
 
 def _late(peers: Peers) -> PeerRefusedError:

@@ -270,7 +270,8 @@ class _Asks(NamedTuple):
         """
         arena_fd, ledger_fd, rows_fd, calls_fd, *sockets = descriptors_of(frame)
         ends = {
-            other: socket.socket(fileno=each) for other, each in zip(terms.doorbells, sockets, strict=True)
+            other: socket.socket(fileno=each)
+            for other, each in zip(terms.notify_sockets, sockets, strict=True)
         }
         copies = os.dup(arena_fd), os.dup(ledger_fd), os.dup(rows_fd), os.dup(calls_fd)
         arena = Arena.received(arena_fd, rows_fd, self._shape(terms))

@@ -1,7 +1,7 @@
 """The other replicas of a run, outside of steps: who is awaited, who has come how far, and who leads.
 
 A leader that was started again asks whether the run has gone on without it. Outside of a call of `fit` no
-doorbell says that a leader cannot be reached, or does not lead; within one the end of a socket decides who
+socket says that a leader cannot be reached, or does not lead; within one the end of a socket decides who
 leads (see `ReplicaTraining`).
 """
 

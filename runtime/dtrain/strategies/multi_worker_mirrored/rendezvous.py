@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from dtrain.cluster import ClusterSpec, Role, TaskId
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.errors import PeerError, PeerLostError, PeerRefusedError
-from dtrain.messages import Doorbell, Enter, Entered, NotReady, Over, Refusal
+from dtrain.messages import Enter, Entered, NotifySocket, NotReady, Over, Refusal
 from dtrain.parameters.placement import Plan
 from dtrain.process.clock import SYSTEM
 from dtrain.strategies.multi_worker_mirrored.hosts import HostWays
@@ -30,7 +30,7 @@ COPIES = 8
 SOCKET_ALONE = "127.0.0.1:1"
 """The address of a task of this host that listens nowhere."""
 _LOOK_S = 0.02
-_DOORBELL_S = 5.0
+_NOTIFY_SOCKET_S = 5.0
 
 
 class MembersGoneError(Exception):
@@ -110,11 +110,11 @@ def handed(peers: Peers, generation: int, rank: int, other: int) -> socket.socke
     """Hand a member one end of a socket; return the other end, or None if the member is gone."""
     mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        channel = peers.connect(other, _DOORBELL_S)
+        channel = peers.connect(other, _NOTIFY_SOCKET_S)
         try:
             if isinstance(channel, PassesOn):
-                channel.pass_on(Doorbell(generation=generation, rank=rank), [its.fileno()])
-            if isinstance(channel.receive(deadline=SYSTEM.now() + _DOORBELL_S).message, Doorbell):
+                channel.pass_on(NotifySocket(generation=generation, rank=rank), [its.fileno()])
+            if isinstance(channel.receive(deadline=SYSTEM.now() + _NOTIFY_SOCKET_S).message, NotifySocket):
                 return mine
         finally:
             channel.close()

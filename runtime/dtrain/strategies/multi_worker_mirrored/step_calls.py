@@ -36,11 +36,11 @@ class StepCalls:
     `compute`, which the loop sets.
     """
 
-    def __init__(self, log: Exchange, driver: MemberDriver, ring: Callable[[], None], waits: Waits) -> None:
+    def __init__(self, log: Exchange, driver: MemberDriver, notify: Callable[[], None], waits: Waits) -> None:
         self.compute: Compute | None = None
         self._log = log
         self._driver = driver
-        self._ring = ring
+        self._notify = notify
         self._waits = waits
         self._round = self._own = -1
         self._calls = 0
@@ -123,7 +123,7 @@ class StepCalls:
             )
         if not self._driver.is_void:
             self._log.give(place, number, given)
-            self._ring()
+            self._notify()
 
     def _given(self, number: int) -> list[Sequence[Array]]:
         return [given.arrays for given in self._log.given(number)]
@@ -149,7 +149,7 @@ class StepCalls:
                         self._log.end(place, beside.examples)
                         finite = not beside.examples or driver.give(driver.place_in(place), beside.rows)
                         driver.complete(place, beside.examples, beside.sums, finite)
-                        self._ring()
+                        self._notify()
                     break
                 number = beside.calls - 1
                 self._give(place, number, given)

@@ -14,7 +14,7 @@ Where blocks travel:
 - Large blocks elsewhere, or a header that is too long: the whole packet stands in memory of its own, which is
   announced under the number 0 and mapped once.
 
-So blocks that lie in shared memory are read where they were written, and nothing else than the doorbell
+So blocks that lie in shared memory are read where they were written, and nothing but a notification
 moves. The socket keeps the limits of packets (SOCK_SEQPACKET), so nothing is put together again.
 """
 

@@ -1,6 +1,6 @@
 """Sockets that wake the replicas of one host and tell of a death, and locks that the kernel takes back.
 
-A doorbell is a packet of one byte. It says nothing: who waits looks at the words of the board again. The
+A notification is a packet of one byte. It says nothing: who waits looks at the words in memory again. A
 socket ends when its last holder does, after that process's last write to memory, so that an end is final. A
 child that the program forks must not hold it open: it closes its copies at once.
 
@@ -20,11 +20,11 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 _PACKET_BYTES = 64
-_DOORBELL = b"\0"
-_open: "weakref.WeakSet[Doorbells | Locks]" = weakref.WeakSet()
+_NOTIFICATION = b"\0"
+_open: "weakref.WeakSet[NotifySockets | Locks]" = weakref.WeakSet()
 
 
-class Doorbells:
+class NotifySockets:
     """This rank's sockets (SOCK_SEQPACKET), one to each other rank, that wake it and others.
 
     One thread uses them; `offer` may be called by another. `dead` are the ranks whose socket has ended; a
@@ -74,11 +74,11 @@ class Doorbells:
     def take_up(self, rank: int) -> None:
         self._use(rank, self._offered.pop(rank))
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake every rank that waits; one whose socket is full is awake, and one may be gone."""
         for connection in self._sockets.values():
             with contextlib.suppress(OSError):
-                connection.send(_DOORBELL, socket.MSG_DONTWAIT)
+                connection.send(_NOTIFICATION, socket.MSG_DONTWAIT)
 
     def wait(self, timeout_s: float) -> bool:
         ready = self._poll.poll(max(0.0, timeout_s) * 1000)

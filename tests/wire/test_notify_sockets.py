@@ -1,4 +1,4 @@
-"""Bells wake who waits, and the end of a socket tells of a death, also where its process had forked."""
+"""Notifications wake who waits, and the end of a socket tells of a death, also where its process had forked."""
 
 import os
 import signal
@@ -7,20 +7,20 @@ import pytest
 
 from dtrain.errors import PeerRefusedError
 from dtrain.wire.one_host.shared_memory import SharedMemory
-from dtrain.wire.one_host.synchronization import Doorbells, pairs
+from dtrain.wire.one_host.synchronization import NotifySockets, pairs
 
 
 @pytest.fixture
 def two():
     ends = pairs([0, 1])
-    both = Doorbells(ends[0]), Doorbells(ends[1])
+    both = NotifySockets(ends[0]), NotifySockets(ends[1])
     yield both
-    for doorbells in both:
-        doorbells.close()
+    for notify_sockets in both:
+        notify_sockets.close()
 
 
-def test_a_bell_wakes_who_waits_and_is_heard_once(two):
-    two[0].ring()
+def test_a_notification_wakes_who_waits_once(two):
+    two[0].notify()
     assert two[1].wait(60.0)
     assert not two[1].wait(0.0)
     assert not two[1].dead
@@ -28,7 +28,7 @@ def test_a_bell_wakes_who_waits_and_is_heard_once(two):
 
 def test_a_peer_that_never_listens_is_not_waited_for(two):
     for _ in range(10_000):
-        two[0].ring()
+        two[0].notify()
     assert two[1].wait(60.0)
 
 
@@ -36,12 +36,12 @@ def test_the_end_of_a_socket_is_a_death_heard_once(two):
     two[0].close()
     assert two[1].wait(60.0)
     assert two[1].dead == {0}
-    two[1].ring()
+    two[1].notify()
     assert not two[1].wait(0.0)
 
 
-def test_bells_that_were_rung_before_a_death_do_not_hide_it(two):
-    two[0].ring()
+def test_notifications_before_a_death_do_not_hide_it(two):
+    two[0].notify()
     two[0].close()
     while not two[1].dead:
         assert two[1].wait(60.0)
@@ -56,8 +56,8 @@ def test_a_new_process_of_a_dead_rank_is_rung_once_it_is_taken_up(two):
     assert two[1].dead == {0}, "the old process may still be a member"
     two[1].take_up(0)
     assert (two[1].dead, two[1].offered) == (set(), set())
-    successor = Doorbells(anew[0])
-    successor.ring()
+    successor = NotifySockets(anew[0])
+    successor.notify()
     assert two[1].wait(60.0)
     successor.close()
 
@@ -68,15 +68,15 @@ def test_a_child_of_the_dead_process_does_not_hide_its_death():
     victim = os.fork()
     if victim == 0:
         ends[1][0].close()
-        doorbells = Doorbells(ends[0])
+        notify_sockets = NotifySockets(ends[0])
         child = os.fork()
         if child == 0:
             signal.pause()
         os.write(writing, str(child).encode())
         signal.pause()
-        doorbells.close()
+        notify_sockets.close()
     ends[0][1].close()
-    survivor = Doorbells(ends[1])
+    survivor = NotifySockets(ends[1])
     child = int(os.read(reading, 20))
     os.kill(victim, signal.SIGKILL)
     assert survivor.wait(60.0)

@@ -1,4 +1,4 @@
-"""Errands on a host without an agent of a run: `python -P -m dtrain_cli.agent.errands`.
+"""Calls on a host without an agent of a run: `python -P -m dtrain_cli.agent.host_call`.
 
 It reads one JSON object from stdin, and prints the line `MAGIC` and one object. `Leftovers` has what runs
 have left here removed, for `dtrain rm`; `Removed` answers. `DetachedLaunch` starts a launcher here, in
@@ -132,8 +132,8 @@ def start(order: DetachedLaunch) -> Detached:
 
 
 def main() -> None:
-    errand = msgspec.json.decode(sys.stdin.buffer.read(), type=Leftovers | DetachedLaunch)
-    done = remove(errand) if isinstance(errand, Leftovers) else start(errand)
+    call = msgspec.json.decode(sys.stdin.buffer.read(), type=Leftovers | DetachedLaunch)
+    done = remove(call) if isinstance(call, Leftovers) else start(call)
     sys.stdout.buffer.write(MAGIC + b"\n" + msgspec.json.encode(done) + b"\n")
 
 
