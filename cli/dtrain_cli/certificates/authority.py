@@ -92,7 +92,7 @@ def _authority_in(out: Path, days: int) -> "Authority":
     try:
         authority = read_authority(*map(read_tls_file, (out / CERTIFICATE, out / KEY)))
     except SpecError as error:
-        raise SpecError(f"{error}; --renew needs the authority in {out}") from None
+        raise SpecError(f"{error}; --renew needs {out / CERTIFICATE} and {out / KEY}") from None
     if not authority.lives(days):
         raise SpecError(
             f"{out / CERTIFICATE}: this authority ends in less than {days} days; make another in a new "
