@@ -234,7 +234,7 @@ def test_counts_and_missing_authorities_are_refused_and_nothing_is_left(tmp_path
     spec.write_text(SPEC)
     refused = command("--renew", spec, "--out", tmp_path / "tls")[1]
     assert "ca.crt: cannot read" in refused
-    assert f"--renew needs the authority in {tmp_path / 'tls'}" in refused
+    assert f"and {tmp_path / 'tls' / 'authority' / 'ca.key'}" in refused
     assert not (tmp_path / "tls").exists()
 
 
