@@ -9,7 +9,7 @@ import pytest
 from dtrain.collectives.ledger import HEAD_BYTES, Ledger
 from dtrain.messages import Sums
 from dtrain.protocol.tally import Tally
-from dtrain.strategies.multi_worker_mirrored.orders import LeaderOrder, OrderBook
+from dtrain.strategies.multi_worker_mirrored.orders import LEADER, LeaderOrder, OrderBook
 
 BEFORE = LeaderOrder(number=0, optimizer={"name": "sgd"}, until=40)
 VERSION = 13
@@ -75,6 +75,26 @@ def test_the_next_leader_owes_the_values_of_an_order_until_they_are_assigned(rep
     replicas.leader.carried_out()
     replicas.other.heed(VERSION)
     assert not replicas.other.owes_values()
+
+
+def test_a_leader_of_another_host_may_not_have_written_yet_that_it_leads(replicas):
+    """Its whole ledger counts in the place of the one before, which named a leader that has died."""
+    replicas.leader.lead(2, VERSION)
+    replicas.other.take_over({}, whole=True)
+    assert replicas.other.leader == 2
+    replicas.other.take_over({LEADER: b"\x01"}, whole=False)
+    assert replicas.other.leader == 1
+
+
+def test_an_order_that_the_next_leader_does_not_know_holds_nowhere(replicas):
+    """The leader died before it told the host of the next one."""
+    replicas.leader.give(msgspec.structs.replace(stop(), side=4), {"w": np.ones(2)}, VERSION)
+    replicas.other.heed(VERSION)
+    assert replicas.last_step_of_other == VERSION
+    replicas.other.take_over({}, whole=True)
+    assert replicas.other.order == BEFORE
+    assert replicas.last_step_of_other == 40
+    assert not replicas.other.awaits_values(4)
 
 
 def tally_after(steps):

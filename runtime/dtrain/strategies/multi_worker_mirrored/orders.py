@@ -59,6 +59,7 @@ class OrderBook:
         self._ledger = ledger
         self._state = state
         self._writes_records = False
+        self._first = order, state.store.max_steps
         ledger.read()
         self._apply(ledger.entries, state.global_step)
 
@@ -183,17 +184,17 @@ class OrderBook:
         }
         if rows:
             tally.record(max([*tally.rows, *rows]) + 1, dict(sorted(rows.items())))
-        if LEADER in news:
+        if news.get(LEADER):
             self.leader = msgspec.msgpack.decode(news[LEADER], type=int)
-        if news.get(ORDER):
-            self._let_hold(msgspec.msgpack.decode(news[ORDER], type=LeaderOrder), version)
+        if (order := news.get(ORDER)) is not None:  # an empty one: the next leader does not know the last one
+            known = msgspec.msgpack.decode(order, type=LeaderOrder) if order else self._first[0]
+            self._let_hold(known, version)
         self.concluded = self.concluded or bool(news.get(CONCLUDED))
 
     def _let_hold(self, order: LeaderOrder, version: int) -> None:
         if order.optimizer != self.order.optimizer:
             self._state.store.change(Change(version, order.optimizer), version)
-        if order.end is not None:
-            self._state.store.max_steps = order.end
+        self._state.store.max_steps = self._first[1] if order.end is None else order.end
         self.order = order
 
 
