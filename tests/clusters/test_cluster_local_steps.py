@@ -53,10 +53,15 @@ def fits_of(name):
     return 2 if "second fit" in name else 1
 
 
+def pace_of(name):
+    """Without waiting for each other three replicas make all rounds in a second, and none may be over too soon."""
+    return ("--pace_s", "0.2") if "async" in name else ()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def told(early):
     return {
-        name: early.start(*WORDS, *QUICK, *story, *PROGRAM, "--fits", str(fits_of(name)))
+        name: early.start(*WORDS, *QUICK, *story, *PROGRAM, "--fits", str(fits_of(name)), *pace_of(name))
         for name, story in STORIES.items()
     }
 
