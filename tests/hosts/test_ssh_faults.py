@@ -170,7 +170,7 @@ def test_a_server_that_stands_still_on_another_host_than_the_leaders_is_killed_a
     wait_progress(launch, "worker-1", "chief-0")
     launch.send(signal.SIGINT)
     assert launch.end() == 130
-    assert re.search(r"ps:1 is killed: chief:0 has not heard of it for \d+ s", launch.err)
+    assert re.search(r"ps:1 is killed: chief:0 has not heard from it for \d+ s", launch.err)
 
 
 def test_a_server_that_writes_its_status_and_answers_no_chief_of_another_host_is_killed_in_the_end(
@@ -189,7 +189,7 @@ def test_a_server_that_writes_its_status_and_answers_no_chief_of_another_host_is
     wait_progress(launch, "worker-1", "chief-0")
     launch.send(signal.SIGINT)
     assert launch.end() == 130
-    assert re.search(r"ps:1 is killed: chief:0 has not heard of it for \d+ s", launch.err)
+    assert re.search(r"ps:1 is killed: chief:0 has not heard from it for \d+ s", launch.err)
     assert "is lost" not in launch.err
 
 

@@ -127,9 +127,12 @@ def test_the_leader_measures_its_connections_without_what_opens_them(stages, mon
 
         return later
 
+    gone = []
     for number in (1, 2):
         monkeypatch.setattr(stages[number], "received", slow(number))
+        monkeypatch.setattr(stages[number], "disconnected", lambda caller, number=number: gone.append(number))
     links = stages[0].measured_links()
+    assert gone == [1, 2], "nothing else uses these connections"
     assert {number: link.bytes_per_s for number, link in links.items()} == pytest.approx(per_s)
     assert {number: link.latency_s for number, link in links.items()} == pytest.approx(way_s)
 

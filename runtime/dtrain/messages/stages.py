@@ -45,7 +45,7 @@ class VoidTerm(Message, frozen=True, gc=False, kw_only=True):
 
 
 class LinkProbe(Message, frozen=True, gc=False, kw_only=True):
-    """Leader to stage, before it cuts the model: how fast is the connection? Block: numbers, all 0.
+    """Leader to stage, before it cuts the model: a block of zeros, with which it measures the connection.
 
     The answer is `Acknowledged`.
     """
@@ -58,7 +58,7 @@ class StageTensor(Message, frozen=True, gc=False, kw_only=True):
 
     Attributes:
         shapes: of the array, and of its mask.
-        version: forward, of an asynchronous pipeline: the one that stage 0 has used; None: of another one.
+        version: the version that stage 0 has used, if the pipeline is asynchronous and this goes forward.
         marks: forward: a stage remembers for a checkpoint what it has after this batch.
     """
 

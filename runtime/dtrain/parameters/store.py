@@ -67,8 +67,8 @@ class ShownVariables(dict[str, Array]):
     """Variables by name.
 
     Attributes:
-        follower: a method that is called with the new array of each old one, by its identity, when arrays
-            were replaced; whoever keeps such arrays sets it.
+        follower: a method of an object that keeps arrays of this store. When arrays are replaced, it is
+            called with the new array for the identity of each old one.
     """
 
     follower: WeakMethod[Callable[[Mapping[int, Array]], None]] | None = None

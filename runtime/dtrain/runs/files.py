@@ -175,9 +175,9 @@ class Slowdown(msgspec.Struct, frozen=True):
 class KillRequest(msgspec.Struct, frozen=True):
     """A request to the launcher: kill a task past its lease, and start it again by its restart rule.
 
-    The launcher kills the present attempt if it is the one that answered last (`attempt`), or if its status
-    was at least `silent_s` old when this was written. `attempt` is None if no attempt has answered before, or
-    if the network may be cut.
+    The launcher kills the present attempt in two cases: it is the one that answered last (`attempt`), or its
+    status was at least `silent_s` old when this was written. `attempt` is None if no attempt has answered
+    before, or if the network may be cut.
     """
 
     reason: str

@@ -1,7 +1,8 @@
 """Which task computes which steps of a model, and what travels between them.
 
-A pipeline is a chain of segments, each on tasks of its own. A model whose layers are placed by hand is a
-graph of segments. If a stage has m replicas, replica j mod m computes, sends and receives microbatch j.
+In a pipeline the segments of a model form a chain, and each has its own tasks. Where layers are placed by
+hand, segments form a graph. If a stage has m replicas, replica j mod m computes, sends and receives
+microbatch j.
 """
 
 from collections.abc import Mapping, Sequence

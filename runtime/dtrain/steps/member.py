@@ -349,7 +349,7 @@ class RoundMember(Follower):
         ended = {number for number in self._gone if math.isfinite(contact_s.get(number, 0.0))}
         watched = {*members, *ended} - {self.number} if self._has_leases else ended
         silent: set[int] = set()
-        if self._host is None:  # else, as the leader's lock is in its memory, the others leave nobody behind
+        if self._host is None:  # else a lock in the host's memory says who leads, and nobody is left behind
             if not watched <= contact_s.keys():
                 contact_s |= dict.fromkeys(watched - contact_s.keys(), now + COMES_S)
             silent = {number for number in watched if now - contact_s[number] >= lease_s}

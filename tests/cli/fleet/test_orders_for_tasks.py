@@ -1,4 +1,4 @@
-"""What `dtrain chaos` asks of a task on another host arrives there, once."""
+"""An order of `dtrain chaos` for a task on another host is carried out there once."""
 
 from dtrain.cluster import TaskId
 from dtrain.runs.files import RunFiles, Slowdown, read_record, write_record

@@ -275,7 +275,7 @@ class FakeJournal(Journal):
 
 
 class Unheard(FakeTarget):
-    """One where somebody asks from the third second on to kill an attempt of a task, again and again."""
+    """A target under which a task is asked to be killed, repeatedly, from the third second on."""
 
     def events(self, until_s):
         task, request, files = self.request

@@ -54,7 +54,7 @@ class LeaderOrders(NamedTuple):
         values: returns, for the newest version, the values that the leader assigns, by name, and whether
             training ends with them.
         owes_values: returns whether an earlier leader has ordered values that may not be assigned yet.
-        awaits_values: returns whether values are ordered that who stands at this side does not have.
+        awaits_values: returns whether a member at this side of the values still lacks ordered ones.
         adopt: lets training stand at a version.
     """
 
@@ -133,12 +133,12 @@ class MemberRounds:
 
     @property
     def at_end(self) -> bool:
-        """Whether no version follows the one that this member has adopted."""
+        """Whether the version that this member has adopted is the last one."""
         return self.store.max_steps is not None and self.version >= self.store.max_steps
 
     @property
     def finished(self) -> bool:
-        """Whether nothing follows: no version, and no values that the leader has ordered."""
+        """Whether this member has the last version, and all values that the leader has ordered."""
         return self.at_end and not self._orders.awaits_values(self._adopted_side)
 
     @property
@@ -166,7 +166,7 @@ class MemberRounds:
             return self._arena.tally(self._side) or ()
 
     def heed(self) -> None:
-        """Let no version be made beyond the one that the newest order names, nor beyond the last one."""
+        """Limit versions to the last one of all, and to the one that the newest order names."""
         with self._turn:
             until = self._orders.heed(self._version)
             assert self.store.max_steps is not None, "a call of fit has a last step"

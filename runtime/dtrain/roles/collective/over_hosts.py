@@ -187,7 +187,7 @@ class OverHosts:
         part = key[2]
         made, ended = here.told_here(part)
         if not made and ended and not here.is_used:
-            return  # nobody waits for calls that it has left out
+            return  # no part has made a call, so that none waits for one of this part
         for each in range(self._calls_told.get(key, 0), made + (ended is not None)):
             body, examples = b"", -1
             if each < made:

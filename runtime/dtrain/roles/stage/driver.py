@@ -298,7 +298,7 @@ class StageDriver:
         self._say(0, _pull(self.machine, concluded=True), LOOK_S, self.deadline_s or SYSTEM.now())
 
     def _say(self, stage: int, message: AnyMessage, patience_s: float, until_s: float) -> None:
-        """Tell another stage something on a connection of its own, if it can be reached."""
+        """Send another stage a message on a new connection; one that cannot be reached is passed over."""
         peer = self._new_peer(stage, patience_s)
         with contextlib.suppress(DtrainError):
             peer.ask(message, until_s)
@@ -474,13 +474,14 @@ class LeadingDriver(StageDriver):
         """
         links = {}
         for stage in self.machine.others:
-            self._peers["order", stage] = peer = self._new_peer(stage)
+            self._peers["probe", stage] = peer = self._new_peer(stage)  # so that an abort ends the wait
             round_trip_s = min(self._probed(peer, 0) for _ in range(PROBES))
             count, took_s = LEAST_PROBE, 0.0
             while took_s < PROBE_S and count < MOST_PROBE:
                 count *= 4
                 took_s = self._probed(peer, count) - round_trip_s
             links[stage] = StageLink(4 * count / max(took_s, SHORTEST_S), round_trip_s / 2)
+            self._peers.pop(("probe", stage)).close()
         return links
 
     def _probed(self, peer: Peer, count: int) -> float:

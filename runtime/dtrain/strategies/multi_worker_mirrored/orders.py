@@ -29,7 +29,7 @@ class LeaderOrder(msgspec.Struct, frozen=True):
         until: the last step that may be made before the next order; None: there is no such limit.
         end: the last step of all, where the leader has set it.
         version: at which it was given.
-        side: of the values before the newest order that writes some: a round brings all to the next side.
+        side: of the values, before the newest order that changes them; its round moves all to the next side.
     """
 
     number: int
@@ -134,7 +134,7 @@ class OrderBook:
         return at_this and (bool(self._ledger.entries.get(VALUES)) or order.end == order.version)
 
     def awaits_values(self, side: int) -> bool:
-        """Return whether ordered values are still to be assigned to a replica that stands at this side."""
+        """Return whether a replica at this side of the values still lacks values that were ordered."""
         return side <= self.order.side
 
     def values(self, version: int) -> tuple[Mapping[str, bytes], bool]:

@@ -253,7 +253,7 @@ class ServersStrategy(Strategy):
         """Leader: a server has not answered for a lease or more; if it stands still, it is started again."""
         busy = self._leading is not None and self._leading.busy
         name = server_name(server)
-        reason = f"{self.assignment.task} has not heard of it for {silent_s:.0f} s"
+        reason = f"{self.assignment.task} has not heard from it for {silent_s:.0f} s"
         if self._leading is not None:
             self._leading.break_with(server, f"{name}: {reason}")
         if self.assignment.launched and self._run_dir is not None:

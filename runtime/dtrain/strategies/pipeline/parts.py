@@ -33,7 +33,7 @@ class StageParts:
         plans: of each task by itself.
         owners: the first replica of each stage, the leader first.
         networks: of this stage, by the place of their segment.
-        leave_s: how long this task may take to end well when it is told to end.
+        leave_s: the seconds for a last checkpoint, once this task has been told to end.
         cut_at: returns the pieces of the same call where stages begin with other layers.
     """
 
@@ -79,7 +79,7 @@ PartsOf = Callable[[tuple[str, ...]], StageParts]
 
 
 def share_of(start: Start, term: int, begins: tuple[str, ...]) -> tuple[PipelineTerm, Blocks]:
-    """Return what a stage is told of its start, and of the cut."""
+    """Return the message that begins a term in a stage, and its blocks: variables, then slots."""
     trained = [spec for spec in start.plan.variables if spec.trainable]
     blocks = [_flat(spec, start.values[spec.name]) for spec in start.plan.variables]
     blocks += [_flat(spec, start.slots[slot][spec.name]) for slot in start.slots for spec in trained]
