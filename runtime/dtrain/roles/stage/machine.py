@@ -220,7 +220,7 @@ class StageMachine:
         return Acknowledged()
 
     def _sender_of(self, tag: ArrayTag) -> TaskId | None:
-        """Return the task that sends this array to this stage; None: no task does."""
+        """Return who sends it by the route of its edge; None: no route with that edge ends here."""
         if not 0 <= tag.edge < len(self.routes) or tag.microbatch < 0:
             return None
         sender, receiver = self.routes[tag.edge].ends(tag.microbatch, back=tag.back)
